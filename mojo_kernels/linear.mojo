@@ -1,0 +1,380 @@
+"""Matrix product with a weight, CPU kernel: y[m, n] = sum over k of x[m, k] * w[n, k].
+
+Both operands are contiguous along k, so an output is one chain of FMAs: 16 float32 partial sums
+(lane l takes every 16th k), then one horizontal sum. That chain is the same for every M, N, block
+shape and thread count, which makes float32 rows bit-equal whatever rides along; blocking only
+decides which chains run together.
+
+Rows of bfloat16 go through `vdpbf16ps` (pairs of products into float32 sums) where the CPU has it.
+
+Blocking: a thread owns a contiguous run of weight rows. Small M streams each weight row once.
+Otherwise groups of 24 weight rows meet 64 rows of x in slices of k, so that the slice of x stays in
+the L1 cache, the slices of w in L2, and 24 accumulators per micro-kernel in registers.
+
+See: Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication".
+"""
+
+from std.memory import stack_allocation
+from std.sys import llvm_intrinsic
+from std.sys.info import CompilationTarget
+
+comptime LANES = 16
+"""Partial sums of one output."""
+comptime ROWS = 4
+"""Rows of x per micro-kernel."""
+comptime COLUMNS = 6
+"""Weight rows per micro-kernel: 4 x 6 accumulators, 4 vectors of x and 1 of w fill 32 registers."""
+comptime PANELS = 4
+"""Micro-kernels of weight rows that meet one slice of x."""
+comptime BLOCK_ROWS = 64
+"""Rows of x that a group of weight rows meets before the next group."""
+comptime SLICE_BYTES = 2048
+"""Bytes of k per slice: 4 rows of x and 6 of w, 20 KB, fit the L1 cache."""
+
+comptime Acc = SIMD[DType.float32, LANES]
+comptime HAS_BF16_DOT = CompilationTarget._has_feature["avx512bf16"]()
+
+
+def step_of[dtype: DType]() -> Int:
+    """Returns how many k one vector step takes.
+
+    Parameters:
+        dtype: Type of x and w.
+    """
+    return 2 * LANES if dtype == DType.bfloat16 else LANES
+
+
+@always_inline
+def multiply_add[
+    dtype: DType, width: Int
+](acc: Acc, x: SIMD[dtype, width], w: SIMD[dtype, width]) -> Acc:
+    """Adds the products of one vector step to the 16 partial sums.
+
+    Parameters:
+        dtype: Type of x and w.
+        width: 16 for float32, 32 for bfloat16.
+
+    Args:
+        acc: The partial sums.
+        x: Values of x.
+        w: Values of w.
+    """
+    comptime if dtype == DType.float32:
+        return rebind[Acc](x.cast[DType.float32]()).fma(
+            rebind[Acc](w.cast[DType.float32]()), acc
+        )
+    elif HAS_BF16_DOT:
+        return llvm_intrinsic["llvm.x86.avx512bf16.dpbf16ps.512", Acc](
+            acc,
+            rebind[SIMD[DType.bfloat16, 32]](x),
+            rebind[SIMD[DType.bfloat16, 32]](w),
+        )
+    else:
+        var xe = x.deinterleave()
+        var we = w.deinterleave()
+        var even = rebind[Acc](xe[0].cast[DType.float32]()).fma(
+            rebind[Acc](we[0].cast[DType.float32]()), acc
+        )
+        return rebind[Acc](xe[1].cast[DType.float32]()).fma(
+            rebind[Acc](we[1].cast[DType.float32]()), even
+        )
+
+
+@always_inline
+def accumulate[
+    dtype: DType, rows: Int, columns: Int
+](
+    mut acc: Array[Acc, rows * columns],
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+    begin: Int,
+    end: Int,
+):
+    """Runs a micro-kernel over whole vector steps of `[begin, end)`.
+
+    Parameters:
+        dtype: Type of x and w.
+        rows: Rows of x.
+        columns: Rows of w.
+
+    Args:
+        acc: Partial sums, `[rows, columns]`.
+        x: First row of x, stride `k`.
+        w: First row of w, stride `k`.
+        k: Values per row.
+        begin: First k, a multiple of the vector step.
+        end: First k past the slice; what is left of a step is not taken.
+    """
+    comptime STEP = step_of[dtype]()
+    for i in range(begin, end - STEP + 1, STEP):
+        var xv = Array[SIMD[dtype, STEP], rows](fill=0)
+        comptime for m in range(rows):
+            xv[m] = x.unsafe_load[width=STEP](m * k + i)
+        comptime for n in range(columns):
+            var wv = w.unsafe_load[width=STEP](n * k + i)
+            comptime for m in range(rows):
+                acc[m * columns + n] = multiply_add(
+                    acc[m * columns + n], xv[m], wv
+                )
+
+
+@always_inline
+def finish[
+    dtype: DType, out_dtype: DType, rows: Int, columns: Int
+](
+    acc: Array[Acc, rows * columns],
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+):
+    """Sums the partial sums, adds what is left of k, and stores the outputs.
+
+    Parameters:
+        dtype: Type of x and w.
+        out_dtype: Type of y.
+        rows: Rows of x.
+        columns: Rows of w.
+
+    Args:
+        acc: Partial sums, `[rows, columns]`.
+        y: First output, `[rows, columns]` with stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First row of w, stride `k`.
+        k: Values per row.
+    """
+    comptime F = DType.float32
+    comptime STEP = step_of[dtype]()
+    comptime for r in range(rows):
+        comptime for c in range(columns):
+            var sum = acc[r * columns + c].reduce_add()
+            for i in range(k // STEP * STEP, k):
+                sum = (
+                    x[unsafe_offset=r * k + i]
+                    .cast[F]()
+                    .fma(w[unsafe_offset=c * k + i].cast[F](), sum)
+                )
+            y[unsafe_offset=r * n + c] = sum.cast[out_dtype]()
+
+
+@always_inline
+def tile[
+    dtype: DType, out_dtype: DType, rows: Int, columns: Int
+](
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+):
+    """Computes `rows x columns` outputs over all of k.
+
+    Parameters:
+        dtype: Type of x and w.
+        out_dtype: Type of y.
+        rows: Rows of x.
+        columns: Rows of w.
+
+    Args:
+        y: First output, stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First row of w, stride `k`.
+        k: Values per row.
+    """
+    var acc = Array[Acc, rows * columns](fill=0)
+    accumulate[dtype, rows, columns](acc, x, w, k, 0, k)
+    finish[dtype, out_dtype, rows, columns](acc, y, n, x, w, k)
+
+
+def strip[
+    dtype: DType, out_dtype: DType, rows: Int
+](
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+    columns: Int,
+):
+    """Computes `rows` rows of outputs for a run of weight rows, reading each of them once.
+
+    Parameters:
+        dtype: Type of x and w.
+        out_dtype: Type of y.
+        rows: Rows of x, 1 to 4.
+
+    Args:
+        y: First output, stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First weight row, stride `k`.
+        k: Values per row.
+        columns: Number of weight rows.
+    """
+    var c = 0
+    while c + COLUMNS <= columns:
+        tile[dtype, out_dtype, rows, COLUMNS](
+            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k
+        )
+        c += COLUMNS
+    while c < columns:
+        tile[dtype, out_dtype, rows, 1](
+            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k
+        )
+        c += 1
+
+
+@always_inline
+def strip_rows[
+    dtype: DType, out_dtype: DType
+](
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+    rows: Int,
+    columns: Int,
+):
+    """Calls `strip` for a number of rows known at run time, at most 4.
+
+    Parameters:
+        dtype: Type of x and w.
+        out_dtype: Type of y.
+
+    Args:
+        y: First output, stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First weight row, stride `k`.
+        k: Values per row.
+        rows: Rows of x.
+        columns: Number of weight rows.
+    """
+    comptime for r in range(1, ROWS + 1):
+        if rows == r:
+            strip[dtype, out_dtype, r](y, n, x, w, k, columns)
+
+
+def block_group[
+    dtype: DType, out_dtype: DType
+](
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+    rows: Int,
+):
+    """Computes up to 64 rows x 24 weight rows, slice by slice of k.
+
+    Parameters:
+        dtype: Type of x and w.
+        out_dtype: Type of y.
+
+    Args:
+        y: First output, stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First of 24 weight rows, stride `k`.
+        k: Values per row.
+        rows: Rows of x, a multiple of 4 up to 64.
+    """
+    comptime F = DType.float32
+    comptime TILE = ROWS * COLUMNS
+    comptime slice = SLICE_BYTES // (2 if dtype == DType.bfloat16 else 4)
+    var sums = stack_allocation[
+        BLOCK_ROWS // ROWS * PANELS * TILE * LANES, F, alignment=64
+    ]()
+    for begin in range(0, k, slice):
+        var end = min(begin + slice, k)
+        for r in range(0, rows, ROWS):
+            var xr = x.unsafe_offset(r * k)
+            comptime for p in range(PANELS):
+                var wp = w.unsafe_offset(p * COLUMNS * k)
+                var kept = sums.unsafe_offset(
+                    (r // ROWS * PANELS + p) * TILE * LANES
+                )
+                var acc = Array[Acc, TILE](fill=0)
+                if begin > 0:
+                    comptime for i in range(TILE):
+                        acc[i] = kept.unsafe_load[width=LANES](i * LANES)
+                accumulate[dtype, ROWS, COLUMNS](acc, xr, wp, k, begin, end)
+                if end < k:
+                    comptime for i in range(TILE):
+                        kept.unsafe_store(i * LANES, acc[i])
+                else:
+                    finish[dtype, out_dtype, ROWS, COLUMNS](
+                        acc,
+                        y.unsafe_offset(r * n + p * COLUMNS),
+                        n,
+                        xr,
+                        wp,
+                        k,
+                    )
+
+
+def linear_columns[
+    dtype: DType, out_dtype: DType
+](
+    y: Pointer[mut=True, Scalar[out_dtype], ...],
+    n: Int,
+    x: Pointer[mut=False, Scalar[dtype], ...],
+    w: Pointer[mut=False, Scalar[dtype], ...],
+    k: Int,
+    rows: Int,
+    columns: Int,
+):
+    """Computes all rows of outputs for one thread's run of weight rows.
+
+    Parameters:
+        dtype: Type of x and w: float32 or bfloat16.
+        out_dtype: Type of y.
+
+    Args:
+        y: First output of the run, stride `n`.
+        n: Values per row of y.
+        x: First row of x, stride `k`.
+        w: First weight row of the run, stride `k`.
+        k: Values per row.
+        rows: Rows of x.
+        columns: Number of weight rows of the run.
+    """
+    comptime GROUP = PANELS * COLUMNS
+    var full = columns // GROUP * GROUP if rows > 2 * ROWS else 0
+    for r0 in range(0, rows, BLOCK_ROWS):
+        var count = min(BLOCK_ROWS, rows - r0)
+        var whole = count // ROWS * ROWS if full > 0 else 0
+        for c in range(0, full, GROUP):
+            block_group[dtype, out_dtype](
+                y.unsafe_offset(r0 * n + c),
+                n,
+                x.unsafe_offset(r0 * k),
+                w.unsafe_offset(c * k),
+                k,
+                whole,
+            )
+        if whole > 0 and full < columns:
+            for r in range(r0, r0 + whole, ROWS):
+                strip[dtype, out_dtype, ROWS](
+                    y.unsafe_offset(r * n + full),
+                    n,
+                    x.unsafe_offset(r * k),
+                    w.unsafe_offset(full * k),
+                    k,
+                    columns - full,
+                )
+        for r in range(r0 + whole, r0 + count, ROWS):
+            strip_rows[dtype, out_dtype](
+                y.unsafe_offset(r * n),
+                n,
+                x.unsafe_offset(r * k),
+                w,
+                k,
+                min(ROWS, r0 + count - r),
+                columns,
+            )

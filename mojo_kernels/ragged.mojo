@@ -1,0 +1,239 @@
+"""Ragged batches: checking what the host planned, and sharing the work among CPU threads.
+
+A ragged batch holds the rows of all sequences one after another; `seq_start[s]` is the first row
+of sequence `s` and `seq_start[batch]` the number of rows.
+"""
+
+from max.algorithm import sync_parallelize
+from max.gpu.host import DeviceContext
+from max.runtime.asyncrt import parallelism_level
+from std.math import ceildiv
+
+
+comptime SERIAL_BELOW = 1 << 20
+"""Work, in state values, under which one thread is faster: a parallel region costs tens to
+hundreds of microseconds, whatever it does."""
+
+comptime ROWS_PER_SEQUENCE = 2
+"""Fixed cost of a sequence (loading and storing its state), in rows."""
+
+
+def check_seq_start(
+    op: StaticString,
+    seq_start: Pointer[mut=False, Int32, ...],
+    batch: Int,
+    tokens: Int,
+) raises:
+    """Raises unless `seq_start` runs from 0 to `tokens` without going back.
+
+    Args:
+        op: Name of the op, for the message.
+        seq_start: First row of each sequence, `[batch + 1]`.
+        batch: Number of sequences.
+        tokens: Number of rows.
+    """
+    if batch < 0:
+        raise Error(op, ": seq_start is empty, it needs batch + 1 entries")
+    if Int(seq_start[unsafe_offset=0]) != 0:
+        raise Error(
+            op,
+            ": seq_start[0] is ",
+            seq_start[unsafe_offset=0],
+            ", it must be 0",
+        )
+    for s in range(batch):
+        if seq_start[unsafe_offset=s + 1] < seq_start[unsafe_offset=s]:
+            raise Error(
+                op,
+                ": seq_start[",
+                s + 1,
+                "] is ",
+                seq_start[unsafe_offset=s + 1],
+                ", below seq_start[",
+                s,
+                "] = ",
+                seq_start[unsafe_offset=s],
+            )
+    if Int(seq_start[unsafe_offset=batch]) != tokens:
+        raise Error(
+            op,
+            ": seq_start[",
+            batch,
+            "] is ",
+            seq_start[unsafe_offset=batch],
+            ", but there are ",
+            tokens,
+            " rows",
+        )
+
+
+def check_indices(
+    op: StaticString,
+    name: StaticString,
+    indices: Pointer[mut=False, Int32, ...],
+    count: Int,
+    lowest: Int,
+    limit: Int,
+) raises:
+    """Raises unless every index lies in `[lowest, limit)`.
+
+    Args:
+        op: Name of the op, for the message.
+        name: Name of the index tensor, for the message.
+        indices: The indices, `[count]`.
+        count: How many there are.
+        lowest: Smallest legal value; -1 where "none" is legal.
+        limit: First value past the legal ones.
+    """
+    for i in range(count):
+        var v = Int(indices[unsafe_offset=i])
+        if v < lowest or v >= limit:
+            raise Error(
+                op,
+                ": ",
+                name,
+                "[",
+                i,
+                "] is ",
+                v,
+                ", outside [",
+                lowest,
+                ", ",
+                limit,
+                ")",
+            )
+
+
+def check_equal(
+    op: StaticString, what: StaticString, got: Int, want: Int
+) raises:
+    """Raises unless a tensor's extent is the expected one.
+
+    Args:
+        op: Name of the op, for the message.
+        what: The extent, such as "weight.shape[0]".
+        got: Its value.
+        want: The value that the other operands ask for.
+    """
+    if got != want:
+        raise Error(op, ": ", what, " is ", got, ", expected ", want)
+
+
+def first_item(
+    target: Int,
+    batch: Int,
+    rows_per_unit: Int,
+    seq_start: Pointer[mut=False, Int32, ...],
+) -> Int:
+    """Returns the first item `unit * batch + seq` whose preceding work reaches `target` rows."""
+    var unit = target // rows_per_unit
+    var rest = target - unit * rows_per_unit
+    var s = 0
+    while (
+        s < batch
+        and Int(seq_start[unsafe_offset=s]) + s * ROWS_PER_SEQUENCE < rest
+    ):
+        s += 1
+    return unit * batch + s
+
+
+def for_each_unit_and_sequence[
+    Work: def(Int, Int) -> None
+](
+    work: Work,
+    units: Int,
+    batch: Int,
+    seq_start: Pointer[mut=False, Int32, ...],
+    values_per_row: Int,
+    ctx: DeviceContext,
+) raises:
+    """Calls `work(unit, sequence)` for each pair, on as many threads as pay.
+
+    Every thread gets one contiguous run of items, cut where the rows balance, so that one long
+    prefill beside many decode rows is still shared evenly.
+
+    Args:
+        work: What to do for a unit (a head, a block of channels) of a sequence. Must not raise.
+        units: Number of units.
+        batch: Number of sequences.
+        seq_start: First row of each sequence, `[batch + 1]`.
+        values_per_row: State values that one row of one unit touches; decides whether threads pay.
+        ctx: The device context of the op, a CPU's.
+    """
+    var cpu = ctx.assert_cpu_target()
+    var tokens = Int(seq_start[unsafe_offset=batch])
+    var workers = parallelism_level(cpu)
+    if workers == 1 or tokens * units * values_per_row < SERIAL_BELOW:
+        for unit in range(units):
+            for s in range(batch):
+                work(unit, s)
+        return
+    var rows_per_unit = tokens + batch * ROWS_PER_SEQUENCE
+    var total = rows_per_unit * units
+
+    def share(w: Int) {imm}:
+        var lo = first_item(
+            total * w // workers, batch, rows_per_unit, seq_start
+        )
+        var hi = first_item(
+            total * (w + 1) // workers, batch, rows_per_unit, seq_start
+        )
+        if w == workers - 1:
+            hi = units * batch
+        for item in range(lo, hi):
+            work(item // batch, item % batch)
+
+    sync_parallelize(share, workers, cpu)
+
+
+def for_each_share[
+    Work: def(Int, Int) -> None
+](
+    work: Work,
+    count: Int,
+    multiple: Int,
+    values_per_item: Int,
+    ctx: DeviceContext,
+) raises:
+    """Calls `work(begin, end)` with one contiguous share of `[0, count)` per thread.
+
+    Args:
+        work: What to do for the items `[begin, end)`. Must not raise.
+        count: Number of items.
+        multiple: Shares begin at multiples of it.
+        values_per_item: Cost of an item in state values; decides whether threads pay.
+        ctx: The device context of the op, a CPU's.
+    """
+    var cpu = ctx.assert_cpu_target()
+    var parts = ceildiv(count, multiple)
+    var workers = min(parallelism_level(cpu), parts)
+    if workers <= 1 or count * values_per_item < SERIAL_BELOW:
+        work(0, count)
+        return
+
+    def share(w: Int) {imm}:
+        work(
+            parts * w // workers * multiple,
+            min(parts * (w + 1) // workers * multiple, count),
+        )
+
+    sync_parallelize(share, workers, cpu)
+
+
+def for_each_range[
+    Work: def(Int) -> None
+](work: Work, count: Int, values_per_item: Int, ctx: DeviceContext) raises:
+    """Calls `work(i)` for `i` in `[0, count)`, one contiguous run per thread.
+
+    Args:
+        work: What to do for an item. Must not raise.
+        count: Number of items.
+        values_per_item: Cost of an item in state values; decides whether threads pay.
+        ctx: The device context of the op, a CPU's.
+    """
+
+    def share(begin: Int, end: Int) {imm}:
+        for i in range(begin, end):
+            work(i)
+
+    for_each_share(share, count, 1, values_per_item, ctx)

@@ -1,0 +1,9 @@
+"""Turns a Hugging Face checkpoint into a model description and a registry of weights.
+
+The only place that knows how checkpoints spell things.
+"""
+
+from .model_description import ModelDescription, read_model
+from .weights import load_weights
+
+__all__ = ["ModelDescription", "load_weights", "read_model"]

@@ -1,0 +1,59 @@
+"""Maps the names of stored tensors to the one spelling that the graphs use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_PREFIXES = ("language_model.backbone.", "language_model.model.", "backbone.", "model.")
+_KV_SCALE = re.compile(r"\.[kv]_(proj\.[kv]_)?scale$")
+
+
+@dataclass
+class CanonicalNames:
+    """Stored names sorted by what becomes of them."""
+
+    stored: dict[str, str] = field(default_factory=dict)
+    """Canonical name -> name in the files."""
+    repeated: list[tuple[str, str, str]] = field(default_factory=list)
+    """(canonical name, first name, second name) of tensors stored under two spellings."""
+    mtp: list[str] = field(default_factory=list)
+    """Tensors of a multi-token-prediction head, which is not used."""
+    kv_scales: list[str] = field(default_factory=list)
+    """Scales of a quantised KV cache, which is not used."""
+
+
+def canonical_names(stored: Iterable[str]) -> CanonicalNames:
+    """Sorts the names of a checkpoint's tensors.
+
+    Canonical names are Hugging Face's below `backbone.`: `embeddings.weight`,
+    `layers.3.mixer.in_proj.weight`, `norm_f.weight`, `lm_head.weight`.
+    """
+    found = CanonicalNames()
+    for name in sorted(stored):
+        canonical = canonical_name(name)
+        if canonical.startswith("mtp."):
+            found.mtp.append(name)
+        elif _KV_SCALE.search(canonical):
+            found.kv_scales.append(name)
+        elif canonical in found.stored:
+            found.repeated.append((canonical, found.stored[canonical], name))
+        else:
+            found.stored[canonical] = name
+    return found
+
+
+def canonical_name(name: str) -> str:
+    """Returns the canonical spelling of one stored name.
+
+    On disk there is `backbone.`; transformers 5 has `model.` in memory; multimodal wrappers put
+    `language_model.` in front; state-spaces writes `embedding` without its s.
+    """
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            name = name[len(prefix) :]
+            break
+    else:
+        name = name.removeprefix("language_model.")
+    return "embeddings.weight" if name == "embedding.weight" else name

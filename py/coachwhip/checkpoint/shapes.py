@@ -1,0 +1,73 @@
+"""Makes the mixers' shapes from a config's sizes and refuses those that no kernel runs."""
+
+from __future__ import annotations
+
+from coachwhip_graphs.spec import AttentionSpec, Mamba2Spec
+
+from .hf_config import HFConfig
+
+LARGEST_DSTATE = 256
+D_CONV = (2, 4)
+
+
+def mamba2_spec(
+    config: HFConfig,
+    *,
+    nheads: tuple[str, int],
+    headdim: tuple[str, int],
+    dstate: tuple[str, int],
+    ngroups: tuple[str, int],
+    d_conv: tuple[str, int],
+    dt_limit: tuple[float, float],
+) -> Mamba2Spec:
+    """Checks a Mamba2 mixer's sizes; each comes as (key for errors, value).
+
+    Raises:
+        ConfigError: nheads % ngroups != 0; headdim or dstate not a multiple of 16; dstate above
+            256; d_conv outside 2..4.
+    """
+    if nheads[1] % ngroups[1]:
+        raise config.error(
+            ngroups[0],
+            ngroups[1],
+            f"a divisor of {nheads[0]} = {nheads[1]}",
+            "every group serves the same number of heads",
+        )
+    _multiple_of_16(config, *headdim)
+    _multiple_of_16(config, *dstate)
+    if dstate[1] > LARGEST_DSTATE:
+        raise config.error(*dstate, f"at most {LARGEST_DSTATE}", _NO_KERNEL, "unsupported")
+    if not D_CONV[0] <= d_conv[1] <= D_CONV[1]:
+        raise config.error(*d_conv, f"from {D_CONV[0]} to {D_CONV[1]}", _NO_KERNEL, "unsupported")
+    return Mamba2Spec(nheads[1], headdim[1], dstate[1], ngroups[1], d_conv[1], dt_limit)
+
+
+def attention_spec(
+    config: HFConfig,
+    *,
+    num_heads: tuple[str, int],
+    num_kv_heads: tuple[str, int],
+    head_dim: tuple[str, int],
+) -> AttentionSpec:
+    """Checks an attention mixer's sizes; each comes as (key for errors, value).
+
+    Raises:
+        ConfigError: num_heads % num_kv_heads != 0; head_dim not a multiple of 16.
+    """
+    if num_heads[1] % num_kv_heads[1]:
+        raise config.error(
+            num_kv_heads[0],
+            num_kv_heads[1],
+            f"a divisor of {num_heads[0]} = {num_heads[1]}",
+            "every key-value head serves the same number of query heads",
+        )
+    _multiple_of_16(config, *head_dim)
+    return AttentionSpec(num_heads[1], num_kv_heads[1], head_dim[1], head_dim[1] ** -0.5)
+
+
+_NO_KERNEL = "the kernels run no other size"
+
+
+def _multiple_of_16(config: HFConfig, key: str, value: int) -> None:
+    if value % 16:
+        raise config.error(key, value, "a multiple of 16", _NO_KERNEL, "unsupported")

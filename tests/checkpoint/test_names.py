@@ -1,0 +1,51 @@
+"""Stored names of every writer map to one spelling."""
+
+from __future__ import annotations
+
+import pytest
+
+from coachwhip.checkpoint.names import canonical_name, canonical_names
+
+
+@pytest.mark.parametrize(
+    "stored, canonical",
+    [
+        ("backbone.embeddings.weight", "embeddings.weight"),
+        ("backbone.embedding.weight", "embeddings.weight"),
+        ("model.embeddings.weight", "embeddings.weight"),
+        ("language_model.backbone.layers.0.norm.weight", "layers.0.norm.weight"),
+        ("language_model.model.norm_f.weight", "norm_f.weight"),
+        ("backbone.layers.10.mixer.A_log", "layers.10.mixer.A_log"),
+        ("lm_head.weight", "lm_head.weight"),
+        ("language_model.lm_head.weight", "lm_head.weight"),
+        ("language_model.mtp.layers.0.enorm.weight", "mtp.layers.0.enorm.weight"),
+        ("vision_model.radio.weight", "vision_model.radio.weight"),
+    ],
+)
+def test_spellings(stored: str, canonical: str):
+    assert canonical_name(stored) == canonical
+
+
+def test_unused_tensors_are_set_apart():
+    scales = [
+        "backbone.layers.3.mixer.k_proj.k_scale",
+        "backbone.layers.3.mixer.v_scale",
+        "backbone.layers.3.mixer.k_scale",
+        "backbone.layers.3.mixer.v_proj.v_scale",
+    ]
+    mtp = ["language_model.mtp.layers.0.enorm.weight", "mtp.layers.0.norm.weight"]
+    weights = ["backbone.layers.3.mixer.k_proj.weight", "x.weight_scale"]
+    names = canonical_names([*scales, *mtp, *weights])
+    assert names.kv_scales == sorted(scales)
+    assert names.mtp == mtp
+    assert names.stored == {
+        "layers.3.mixer.k_proj.weight": weights[0],
+        "x.weight_scale": weights[1],
+    }
+
+
+def test_two_spellings_of_one_tensor_are_noted():
+    names = canonical_names(["model.norm_f.weight", "backbone.norm_f.weight"])
+    assert names.repeated == [
+        ("norm_f.weight", "backbone.norm_f.weight", "model.norm_f.weight"),
+    ]
