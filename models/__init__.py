@@ -1,0 +1,1 @@
+"""Models that the project trains and ships."""
