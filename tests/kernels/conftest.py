@@ -1,0 +1,16 @@
+"""Fixtures: one session, and one compile of every graph that the tests here run."""
+
+import pytest
+from max.driver import CPU
+from max.engine import InferenceSession, Model
+
+from coachwhip.locate import kernels_dir
+from tests.kernels.op_graphs import ATTENTION, CONV, COPY, LINEAR, NORM, SCAN, compiled
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Model]:
+    """The compiled graphs, by the names of their configurations."""
+    session = InferenceSession(devices=[CPU()])
+    configs = [*CONV, *SCAN, *NORM, *LINEAR, *ATTENTION, *COPY]
+    return compiled(session, kernels_dir(), configs)
