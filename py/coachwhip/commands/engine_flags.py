@@ -1,0 +1,73 @@
+"""The engine's options as command-line flags, shared by all commands that load a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from ..config import DEVICES, DTYPES, SSM_DTYPES, EngineOptions
+
+_DEFAULTS = EngineOptions()
+
+
+def engine_flags(command: Callable) -> Callable:
+    """Adds a flag for each field of `EngineOptions` but `model`, under the same names."""
+    flags = [
+        click.option(
+            "--dtype", type=click.Choice(DTYPES), default="auto", help="Type of weights and rows."
+        ),
+        click.option("--device", type=click.Choice(DEVICES), default="auto", help="cpu or gpu."),
+        click.option(
+            "--max-model-len",
+            "--max-length",
+            "max_model_len",
+            type=int,
+            help="Most tokens of a request, prompt and text.",
+        ),
+        click.option(
+            "--max-num-seqs",
+            "--max-batch-size",
+            "max_num_seqs",
+            type=int,
+            default=_DEFAULTS.max_num_seqs,
+            show_default=True,
+            help="Most requests that run at a time.",
+        ),
+        click.option(
+            "--max-num-batched-tokens",
+            type=int,
+            default=_DEFAULTS.max_num_batched_tokens,
+            show_default=True,
+            help="Most rows of a step; longer prompts run in chunks.",
+        ),
+        click.option(
+            "--mamba-ssm-cache-dtype",
+            type=click.Choice(SSM_DTYPES),
+            default="auto",
+            help="Type of stored SSM states; auto is float32.",
+        ),
+        click.option(
+            "--kv-cache-dtype",
+            type=click.Choice(DTYPES),
+            default="auto",
+            help="Type of keys and values; auto is the model's.",
+        ),
+        click.option(
+            "--kv-cache-page-size",
+            type=int,
+            default=_DEFAULTS.kv_cache_page_size,
+            show_default=True,
+            help="Tokens per page, a multiple of 8.",
+        ),
+        click.option("--num-kv-pages", type=int, help="Pages of the pool; default by memory."),
+        click.option(
+            "--check-finite/--no-check-finite",
+            default=True,
+            show_default=True,
+            help="Look for NaN and infinity among the weights.",
+        ),
+    ]
+    for flag in reversed(flags):
+        command = flag(command)
+    return command

@@ -1,0 +1,145 @@
+"""`coachwhip generate`: text from a prompt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ..errors import RequestError
+from .engine_flags import engine_flags
+
+DEFAULT_PROMPT = "My fellow citizens,"
+"""Shows the small model at work when no prompt is given."""
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@click.option("--model", "model_flag", help="Folder of a checkpoint (instead of the argument).")
+@click.option(
+    "--prompt-ids",
+    multiple=True,
+    metavar="1,2,3",
+    help="A prompt as token ids; repeat it for several prompts.",
+)
+@click.option("--max-tokens", type=int, default=64, show_default=True, help="Most tokens.")
+@click.option("--stop", multiple=True, help="A string that ends the text; up to four.")
+@click.option("--ignore-eos", is_flag=True, help="Go on past the model's end tokens.")
+@click.option("--logprobs", type=int, help="With --json: log probabilities of the N likeliest.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per prompt and line.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@engine_flags
+def generate(
+    words: tuple[str, ...],
+    model_flag: str | None,
+    prompt_ids: tuple[str, ...],
+    max_tokens: int,
+    stop: tuple[str, ...],
+    ignore_eos: bool,
+    logprobs: int | None,
+    as_json: bool,
+    debug: bool,
+    **options,
+) -> None:
+    """Write text that continues PROMPT.
+
+    MODEL is the folder of a checkpoint; without it the small model that ships with coachwhip is
+    used. A single argument is the model if it is a folder or begins like a path (/, ./, ../, ~),
+    else the prompt. A PROMPT of - is read from standard input.
+    """
+    model, prompt = _model_and_prompt(words, model_flag, bool(prompt_ids))
+    prompts: list = [] if prompt is None else [prompt]
+    prompts += [{"prompt_token_ids": _ids(text)} for text in prompt_ids]
+    from ..sampling_params import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, logprobs=logprobs
+    )
+    # MAX takes a second to import: bad arguments above are answered without it.
+    from ..llm import LLM
+
+    llm = LLM(model=model, on_warning=_warn, **options)
+    if as_json:
+        for output in llm.generate(prompts, params):
+            print(json.dumps(_record(output)), flush=True)
+    else:
+        for one in prompts:
+            _print_streaming(llm, one, params)
+
+
+def _model_and_prompt(
+    words: tuple[str, ...], model_flag: str | None, has_ids: bool
+) -> tuple[str | None, str | None]:
+    """Tells model and prompt apart; the default prompt only where there is no other."""
+    if len(words) > (1 if model_flag else 2):
+        raise click.UsageError(
+            "give at most a model and a prompt; put quotes around a prompt of several words"
+        )
+    model, prompt = model_flag, None
+    if len(words) == 2:
+        model, prompt = words
+    elif len(words) == 1:
+        if model_flag is None and (has_ids or _looks_like_a_model(words[0])):
+            model = words[0]
+        else:
+            prompt = words[0]
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    if prompt is None and not has_ids:
+        prompt = DEFAULT_PROMPT
+    return model, prompt
+
+
+def _looks_like_a_model(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~")) or (
+        word not in ("", "-") and Path(word).is_dir()
+    )
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise RequestError(
+            "--prompt-ids", text, "give whole numbers with commas between them"
+        ) from None
+
+
+def _print_streaming(llm, prompt, params) -> None:
+    shown = 0
+    if isinstance(prompt, str):
+        print(prompt, end="", flush=True)
+    for output in llm.stream(prompt, params):
+        completion = output.outputs[0]
+        if llm.engine.tokenizer is None:
+            print(completion.token_ids[-1], end=" ", flush=True)
+            continue
+        # A stop string may have begun in what is held back: show it only when it is settled.
+        hold = 0 if output.finished else max(map(len, params.stop), default=1) - 1
+        text = completion.text[shown : max(shown, len(completion.text) - hold)]
+        print(text, end="", flush=True)
+        shown += len(text)
+    print(flush=True)
+
+
+def _record(output) -> dict:
+    completion = output.outputs[0]
+    record = {
+        "prompt_token_ids": output.prompt_token_ids,
+        "token_ids": completion.token_ids,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "num_cached_tokens": output.num_cached_tokens,
+        "num_drafted_tokens": output.num_drafted_tokens,
+        "num_accepted_tokens": output.num_accepted_tokens,
+        "metrics": output.metrics,
+    }
+    if completion.logprobs is not None:
+        record["logprobs"] = completion.logprobs
+    return record
+
+
+def _warn(line: str) -> None:
+    print(f"coachwhip: warning: {line}", file=sys.stderr)

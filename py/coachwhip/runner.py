@@ -1,0 +1,150 @@
+"""Runs planned steps: plan -> plan tensors -> one graph call -> tokens and logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from max.driver import CPU, Accelerator, Buffer
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.graph import DeviceRef
+
+from coachwhip_graphs.model import step_graph
+from coachwhip_graphs.spec import ModelSpec
+from coachwhip_graphs.step import CacheSpec, page_pools, slot_pools
+
+from .checkpoint import load_weights
+from .compiled import load_graph
+from .config import EngineConfig
+from .errors import EngineError
+from .locate import kernels_dir
+from .pools import allocate_pool
+from .schedule.plan import StepPlan
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step computed for the rows whose outputs the plan asked for, in its order.
+
+    `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
+    `logits` [n, vocab] float32.
+    """
+
+    request_ids: tuple[str, ...]
+    tokens: np.ndarray
+    logits: np.ndarray
+
+
+class Runner:
+    """A loaded model with its pools.
+
+    Args:
+        path: Folder of the checkpoint.
+        spec: The model.
+        config: Resolved options.
+        on_progress: Gets lines while a graph compiles.
+        on_warning: Gets warnings about the weights.
+
+    Raises:
+        CheckpointError: A weight is missing, extra, misshapen or cannot be read.
+        ConfigError: The Mojo kernels are not found.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        spec: ModelSpec,
+        config: EngineConfig,
+        on_progress: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        dtype = DType[config.dtype]
+        cache = CacheSpec(
+            DType[config.mamba_ssm_cache_dtype],
+            DType[config.kv_cache_dtype],
+            config.kv_cache_page_size,
+        )
+        warn = {} if on_warning is None else {"on_warning": on_warning}
+        weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
+        on_gpu = config.device == "gpu"
+        self._device = Accelerator() if on_gpu else CPU()
+        device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
+        session = InferenceSession(devices=[self._device])
+        kernels = kernels_dir()
+        self._model = load_graph(
+            session,
+            repr((spec, config.dtype, cache, config.device)),
+            kernels,
+            lambda: step_graph(spec, dtype, cache, device, kernels),
+            weights,
+            on_progress,
+        )
+        # The graph reads mapped weights in place: they must live as long as it does.
+        self._weights = weights
+        self._slot_rows = config.num_state_slots
+        self._page_rows = config.num_kv_pages
+        self.slot_pools = [
+            allocate_pool(p, self._slot_rows, self._device) for p in slot_pools(spec, dtype, cache)
+        ]
+        self.page_pools = [
+            allocate_pool(p, self._page_rows, self._device) for p in page_pools(spec, cache)
+        ]
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Runs one step and returns the greedy tokens and logits of the rows asked for.
+
+        Raises:
+            EngineError: The plan names a slot, page or token that does not exist, or logits are not
+                finite.
+        """
+        tensors = self._tensors(plan)
+        owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
+        inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
+        logits, tokens, _ = self._model.execute(*inputs, *self.slot_pools, *self.page_pools)
+        logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
+        tops = logits.max(axis=-1)  # NaN where any logit is NaN
+        if not np.isfinite(tops).all():
+            bad = {r: None for r, top in zip(owners, tops, strict=True) if not np.isfinite(top)}
+            raise EngineError(
+                f"logits of request {', '.join(bad)} are not finite; the weights hold NaN or "
+                "infinity, or the model overflows in this dtype (try float32)"
+            )
+        return StepOutput(owners, tokens[:, 0], logits)
+
+    def _tensors(self, plan: StepPlan) -> list[np.ndarray]:
+        """Lays the plan out as the graph's int32 inputs; no wild index may reach it."""
+        sequences = plan.sequences
+        lengths = [len(s.tokens) for s in sequences]
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        tokens = np.array([t for s in sequences for t in s.tokens], np.int32)
+        read = np.array([s.read_slot for s in sequences], np.int32)
+        write = np.array([w for s in sequences for w in s.write_slots], np.int32)
+        computed = np.array([s.num_computed for s in sequences], np.int32)
+        width = max((len(s.pages) for s in sequences), default=0)
+        table = np.full((len(sequences), max(width, 1)), -1, np.int32)
+        for row, s in zip(table, sequences, strict=True):
+            row[: len(s.pages)] = s.pages
+        rows = np.array(
+            [
+                row
+                for i, s in enumerate(sequences)
+                for row in range(starts[i + 1] - s.num_outputs, starts[i + 1])
+            ],
+            np.int32,
+        )
+        for name, values, low, high in (
+            ("token", tokens, 0, self.spec.vocab_size),
+            ("read_slot", read, -1, self._slot_rows),
+            ("write_slot", write, -1, self._slot_rows),
+            ("page", table, -1, self._page_rows),
+        ):
+            if values.size and (values.min() < low or values.max() >= high):
+                raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
+        if len(write) != len(tokens):
+            raise EngineError("the plan has another number of write slots than of rows")
+        return [tokens, starts, read, write, computed, table, rows]

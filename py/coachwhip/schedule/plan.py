@@ -1,0 +1,34 @@
+"""The plan of one step: frozen plain data between scheduler and runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PlannedSequence:
+    """The rows of one request in a step.
+
+    `read_slot` holds the state of the first `num_computed` tokens (-1: the zero state). The state
+    after row `i` goes to `write_slots[i]` (-1: nowhere). `num_outputs` is the number of last rows
+    whose logits are wanted: none for an unfinished prompt, else the last row.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...]
+    num_computed: int
+    read_slot: int
+    write_slots: tuple[int, ...]
+    pages: tuple[int, ...]
+    num_outputs: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """All rows of one step, sequence after sequence."""
+
+    sequences: tuple[PlannedSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.tokens) for s in self.sequences)

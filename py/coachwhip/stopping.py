@@ -1,0 +1,53 @@
+"""When a text ends: limits, end tokens, stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .sampling_params import SamplingParams
+
+
+class StopChecker:
+    """The end conditions of one request, checked after each token.
+
+    Args:
+        params: The request's parameters.
+        eos_token_ids: The model's end tokens.
+        max_tokens: Most tokens to generate.
+    """
+
+    def __init__(
+        self, params: SamplingParams, eos_token_ids: Sequence[int], max_tokens: int
+    ) -> None:
+        self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._stops = tuple(params.stop)
+        self._max_tokens = max_tokens
+        self._searched = 0  # characters in which no stop string begins
+
+    def after_token(self, token: int, count: int) -> tuple[str, int | None] | None:
+        """Returns (finish reason, stop reason) when the text ends with this token, else None.
+
+        Args:
+            token: The token just generated.
+            count: Generated tokens, this one included.
+        """
+        if token in self._stop_ids:
+            return "stop", token
+        if token in self._eos:
+            return "stop", None
+        if count >= self._max_tokens:
+            return "length", None
+        return None
+
+    def cut(self, text: str) -> tuple[str, str | None]:
+        """Returns the text before the first stop string in it, and that string (None: no stop)."""
+        if not self._stops:
+            return text, None
+        found = [(text.find(s, self._searched), s) for s in self._stops]
+        hits = [(at, s) for at, s in found if at >= 0]
+        if hits:
+            at, stop = min(hits)
+            return text[:at], stop
+        self._searched = max(0, len(text) - max(map(len, self._stops)) + 1)
+        return text, None

@@ -1,0 +1,76 @@
+"""Text to token ids and back, with the tokenizer that lies beside the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer as HFTokenizer
+
+from .errors import CheckpointError
+
+_REPLACEMENT = "\ufffd"
+
+
+class Tokenizer:
+    """The `tokenizer.json` of a checkpoint.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tokenizer = HFTokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise CheckpointError(
+                path, f"cannot be read as a tokenizer: {error}", "restore the file"
+            ) from error
+
+    @classmethod
+    def beside(cls, folder: Path) -> Tokenizer | None:
+        """Returns the tokenizer of a checkpoint folder, or None where it has none."""
+        path = folder / "tokenizer.json"
+        return cls(path) if path.is_file() else None
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the token ids of a prompt, with the special tokens the tokenizer adds."""
+        return self._tokenizer.encode(text).ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Returns the text of token ids, without special tokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+class IncrementalText:
+    """The text of a growing list of tokens.
+
+    A token may end inside a character, or change how earlier ones are joined, so text is settled
+    only up to the last token boundary where the decoded text is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._context = 0  # first token of the window that is decoded again
+        self._settled = 0  # tokens whose text is final
+        self.text = ""
+
+    def append(self, token: int) -> str:
+        """Adds a token and returns the text that became final with it, maybe none."""
+        self._ids.append(token)
+        before = self._tokenizer.decode(self._ids[self._context : self._settled])
+        after = self._tokenizer.decode(self._ids[self._context :])
+        if after.endswith(_REPLACEMENT) or len(after) <= len(before):
+            return ""
+        new = after[len(before) :]
+        self._context, self._settled = self._settled, len(self._ids)
+        self.text += new
+        return new
+
+    def finish(self) -> str:
+        """Returns the text that was still held back, broken characters included."""
+        before = self._tokenizer.decode(self._ids[self._context : self._settled])
+        new = self._tokenizer.decode(self._ids[self._context :])[len(before) :]
+        self._context = self._settled = len(self._ids)
+        self.text += new
+        return new
