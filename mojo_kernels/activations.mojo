@@ -18,6 +18,9 @@ def silu[
 
     Args:
         x: The argument.
+
+    Returns:
+        The value of each lane.
     """
     return x / (1 + exp(-x))
 
@@ -33,5 +36,8 @@ def softplus[
 
     Args:
         x: The argument.
+
+    Returns:
+        The value of each lane.
     """
     return x.gt(20).select(x, log1p(exp(x)))

@@ -43,6 +43,9 @@ def row_offset(
         page_stride: Elements from one page to the next.
         page_size: Tokens per page.
         head_dim: Values per row.
+
+    Returns:
+        The offset, in elements.
     """
     var page = Int(pages[unsafe_offset=position // page_size])
     return page * page_stride + position % page_size * head_dim

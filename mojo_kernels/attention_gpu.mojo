@@ -25,6 +25,9 @@ def sequence_of(
         row: Row of the ragged batch.
         seq_start: First row of each sequence, `[batch + 1]`.
         batch: Number of sequences.
+
+    Returns:
+        The sequence's index; never one without rows.
     """
     var lo = 0
     var hi = batch
@@ -184,12 +187,8 @@ def attention_gpu[
                     .cast[F]()
                     .fma(p, acc[i] * shrink)
                 )
-    var tops = stack_allocation[
-        WARPS, F, address_space=AddressSpace.SHARED
-    ]()
-    var sums = stack_allocation[
-        WARPS, F, address_space=AddressSpace.SHARED
-    ]()
+    var tops = stack_allocation[WARPS, F, address_space=AddressSpace.SHARED]()
+    var sums = stack_allocation[WARPS, F, address_space=AddressSpace.SHARED]()
     var rows = stack_allocation[
         WARPS * head_dim, F, address_space=AddressSpace.SHARED
     ]()

@@ -3,8 +3,9 @@
     y[t, ch] = act(bias[ch] + sum_k w[k, ch] * x[t - (d_conv - 1) + k, ch])
 
 Rows before the first one of the step come from the window in `read_slot` (zeros for -1). The window
-that a row leaves, the last `d_conv - 1` inputs including its own, is stored at `write_slot`. Windows
-are `[d_conv - 1, channels]`, oldest row first, so that channels lie across the vector lanes.
+that a row leaves, the last `d_conv - 1` inputs including its own, is stored at `write_slot`.
+Windows are `[d_conv - 1, channels]`, oldest row first, so that channels lie across the vector
+lanes.
 
 See: tests/reference/conv1d.py; specification of `causal_conv1d` in Gu & Dao 2023, arXiv 2312.00752.
 """
@@ -62,7 +63,9 @@ def conv_block[
     comptime F = DType.float32
     comptime Vec = SIMD[F, LANES]
     # The window is copied first: a row may store to the very slot that later rows start from.
-    var window = stack_allocation[HISTORY * CHANNEL_BLOCK, dtype, alignment=64]()
+    var window = stack_allocation[
+        HISTORY * CHANNEL_BLOCK, dtype, alignment=64
+    ]()
     comptime for k in range(HISTORY):
         var row = window.unsafe_offset(k * CHANNEL_BLOCK)
         if read_slot >= 0:
@@ -91,7 +94,9 @@ def conv_block[
                 acc = (
                     input_at(t - HISTORY + k, ch)
                     .cast[F]()
-                    .fma(weight.unsafe_load[width=LANES](k * channels + ch), acc)
+                    .fma(
+                        weight.unsafe_load[width=LANES](k * channels + ch), acc
+                    )
                 )
             comptime if activation == "silu":
                 acc = silu(acc)

@@ -20,6 +20,9 @@ def gated(y: Float32, z: Float32) -> Float32:
     Args:
         y: Output of the scan.
         z: Gate.
+
+    Returns:
+        The gated value.
     """
     return y * z / (1 + exp(-z))
 
@@ -65,9 +68,7 @@ def gated_rms_norm_gpu[
             yr[unsafe_offset=i].cast[F](), zr[unsafe_offset=i].cast[F]()
         )
         sum = v.fma(v, sum)
-    var parts = stack_allocation[
-        WARPS, F, address_space=AddressSpace.SHARED
-    ]()
+    var parts = stack_allocation[WARPS, F, address_space=AddressSpace.SHARED]()
     sum = warp.sum(sum)
     if lane_id() == 0:
         parts[unsafe_offset=Int(warp_id())] = sum

@@ -32,7 +32,9 @@ comptime SLICE_BYTES = 2048
 """Bytes of k per slice: 4 rows of x and 6 of w, 20 KB, fit the L1 cache."""
 
 comptime Acc = SIMD[DType.float32, LANES]
+"""Partial sums of one output."""
 comptime HAS_BF16_DOT = CompilationTarget._has_feature["avx512bf16"]()
+"""Whether the CPU multiplies pairs of bfloat16 into float32 sums."""
 
 
 def step_of[dtype: DType]() -> Int:
@@ -40,6 +42,9 @@ def step_of[dtype: DType]() -> Int:
 
     Parameters:
         dtype: Type of x and w.
+
+    Returns:
+        16 for float32, 32 for bfloat16.
     """
     return 2 * LANES if dtype == DType.bfloat16 else LANES
 
@@ -58,6 +63,9 @@ def multiply_add[
         acc: The partial sums.
         x: Values of x.
         w: Values of w.
+
+    Returns:
+        The new partial sums.
     """
     comptime if dtype == DType.float32:
         return rebind[Acc](x.cast[DType.float32]()).fma(

@@ -77,6 +77,9 @@ struct Conv1d:
             write_slot: Where each row's window goes, -1 for nowhere, `[tokens]`.
             layer: Layer of the pool.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.conv1d"
         comptime assert (
@@ -239,6 +242,9 @@ struct SSMScan:
             write_slot: Where each row's state goes, -1 for nowhere, `[tokens]`.
             layer: Layer of the pool.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.ssm_scan"
         comptime assert (
@@ -407,6 +413,9 @@ struct GatedRMSNorm:
             weight: Norm weight, `[width]`.
             eps: Added to the mean square.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.gated_rms_norm"
         var tokens = y.dim_size(0)
@@ -470,7 +479,8 @@ struct GatedRMSNorm:
 
 @extensibility.register("coachwhip.attention")
 struct Attention:
-    """Paged causal grouped-query attention, storing the new keys and values first."""
+    """Paged causal grouped-query attention; stores new keys and values first.
+    """
 
     @staticmethod
     def execute[
@@ -513,6 +523,9 @@ struct Attention:
             layer: Attention layer of the pool.
             scale: Factor on q . k.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.attention"
         comptime assert head_dim % 16 == 0, "head_dim must be a multiple of 16"
@@ -680,7 +693,8 @@ struct Attention:
 
 @extensibility.register("coachwhip.linear")
 struct Linear:
-    """Matrix product with a weight; CPU only (on a GPU the graph uses MAX's matmul)."""
+    """Matrix product with a weight; CPU only (on a GPU the graph uses MAX's matmul).
+    """
 
     @staticmethod
     def execute[
@@ -703,6 +717,9 @@ struct Linear:
             x: Input rows, `[tokens, k]`.
             w: Weight, `[n, k]`.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.linear"
         comptime assert not is_gpu[target](), "coachwhip.linear is a CPU op"
@@ -712,6 +729,8 @@ struct Linear:
         var rows = x.dim_size(0)
         var k = x.dim_size(1)
         var n = w.dim_size(0)
+        if k == 0:
+            raise Error(OP, ": x.shape[1] is 0, expected at least 1")
         check_equal(OP, "y.shape[0]", y.dim_size(0), rows)
         check_equal(OP, "y.shape[1]", y.dim_size(1), n)
         check_equal(OP, "w.shape[1]", w.dim_size(1), k)
@@ -764,6 +783,9 @@ struct CopyRows:
             source: Rows to read, `[copies]`.
             destination: Rows to write, `[copies]`: distinct, and none of them a source.
             ctx: Device context.
+
+        Raises:
+            When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.copy_rows"
         var count = source.dim_size(0)

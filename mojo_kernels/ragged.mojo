@@ -2,12 +2,16 @@
 
 A ragged batch holds the rows of all sequences one after another; `seq_start[s]` is the first row
 of sequence `s` and `seq_start[batch]` the number of rows.
+
+The pool's threads flush denormals to zero, the calling thread does not. Work flushes them on all
+of them: else a value's bits would depend on the amount of work beside it.
 """
 
 from max.algorithm import sync_parallelize
 from max.gpu.host import DeviceContext
 from max.runtime.asyncrt import parallelism_level
 from std.math import ceildiv
+from std.utils.numerics import FlushDenormals
 
 
 comptime SERIAL_BELOW = 1 << 20
@@ -31,6 +35,9 @@ def check_seq_start(
         seq_start: First row of each sequence, `[batch + 1]`.
         batch: Number of sequences.
         tokens: Number of rows.
+
+    Raises:
+        When an entry is out of order; the message names it and its value.
     """
     if batch < 0:
         raise Error(op, ": seq_start is empty, it needs batch + 1 entries")
@@ -84,6 +91,9 @@ def check_indices(
         count: How many there are.
         lowest: Smallest legal value; -1 where "none" is legal.
         limit: First value past the legal ones.
+
+    Raises:
+        When an index is out of range; the message names it and its value.
     """
     for i in range(count):
         var v = Int(indices[unsafe_offset=i])
@@ -114,6 +124,9 @@ def check_equal(
         what: The extent, such as "weight.shape[0]".
         got: Its value.
         want: The value that the other operands ask for.
+
+    Raises:
+        When they differ; the message gives both.
     """
     if got != want:
         raise Error(op, ": ", what, " is ", got, ", expected ", want)
@@ -125,7 +138,17 @@ def first_item(
     rows_per_unit: Int,
     seq_start: Pointer[mut=False, Int32, ...],
 ) -> Int:
-    """Returns the first item `unit * batch + seq` whose preceding work reaches `target` rows."""
+    """Returns the first item with at least `target` rows of work before it.
+
+    Args:
+        target: Work to leave before the item, in rows.
+        batch: Number of sequences.
+        rows_per_unit: Work of one unit over all sequences, in rows.
+        seq_start: First row of each sequence, `[batch + 1]`.
+
+    Returns:
+        The item's index, `unit * batch + sequence`.
+    """
     var unit = target // rows_per_unit
     var rest = target - unit * rows_per_unit
     var s = 0
@@ -152,6 +175,9 @@ def for_each_unit_and_sequence[
     Every thread gets one contiguous run of items, cut where the rows balance, so that one long
     prefill beside many decode rows is still shared evenly.
 
+    Parameters:
+        Work: Type of `work`.
+
     Args:
         work: What to do for a unit (a head, a block of channels) of a sequence. Must not raise.
         units: Number of units.
@@ -159,14 +185,18 @@ def for_each_unit_and_sequence[
         seq_start: First row of each sequence, `[batch + 1]`.
         values_per_row: State values that one row of one unit touches; decides whether threads pay.
         ctx: The device context of the op, a CPU's.
+
+    Raises:
+        When the threads cannot be started.
     """
     var cpu = ctx.assert_cpu_target()
     var tokens = Int(seq_start[unsafe_offset=batch])
     var workers = parallelism_level(cpu)
     if workers == 1 or tokens * units * values_per_row < SERIAL_BELOW:
-        for unit in range(units):
-            for s in range(batch):
-                work(unit, s)
+        with FlushDenormals():
+            for unit in range(units):
+                for s in range(batch):
+                    work(unit, s)
         return
     var rows_per_unit = tokens + batch * ROWS_PER_SEQUENCE
     var total = rows_per_unit * units
@@ -180,8 +210,9 @@ def for_each_unit_and_sequence[
         )
         if w == workers - 1:
             hi = units * batch
-        for item in range(lo, hi):
-            work(item // batch, item % batch)
+        with FlushDenormals():
+            for item in range(lo, hi):
+                work(item // batch, item % batch)
 
     sync_parallelize(share, workers, cpu)
 
@@ -197,25 +228,33 @@ def for_each_share[
 ) raises:
     """Calls `work(begin, end)` with one contiguous share of `[0, count)` per thread.
 
+    Parameters:
+        Work: Type of `work`.
+
     Args:
         work: What to do for the items `[begin, end)`. Must not raise.
         count: Number of items.
         multiple: Shares begin at multiples of it.
         values_per_item: Cost of an item in state values; decides whether threads pay.
         ctx: The device context of the op, a CPU's.
+
+    Raises:
+        When the threads cannot be started.
     """
     var cpu = ctx.assert_cpu_target()
     var parts = ceildiv(count, multiple)
     var workers = min(parallelism_level(cpu), parts)
     if workers <= 1 or count * values_per_item < SERIAL_BELOW:
-        work(0, count)
+        with FlushDenormals():
+            work(0, count)
         return
 
     def share(w: Int) {imm}:
-        work(
-            parts * w // workers * multiple,
-            min(parts * (w + 1) // workers * multiple, count),
-        )
+        with FlushDenormals():
+            work(
+                parts * w // workers * multiple,
+                min(parts * (w + 1) // workers * multiple, count),
+            )
 
     sync_parallelize(share, workers, cpu)
 
@@ -225,11 +264,17 @@ def for_each_range[
 ](work: Work, count: Int, values_per_item: Int, ctx: DeviceContext) raises:
     """Calls `work(i)` for `i` in `[0, count)`, one contiguous run per thread.
 
+    Parameters:
+        Work: Type of `work`.
+
     Args:
         work: What to do for an item. Must not raise.
         count: Number of items.
         values_per_item: Cost of an item in state values; decides whether threads pay.
         ctx: The device context of the op, a CPU's.
+
+    Raises:
+        When the threads cannot be started.
     """
 
     def share(begin: Int, end: Int) {imm}:

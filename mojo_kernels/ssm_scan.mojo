@@ -34,6 +34,7 @@ comptime MAX_HEAD_VALUES = 32768
 """Largest headdim * dstate (128 x 256): the state of one head fits a thread's stack scratch."""
 
 comptime Vec = SIMD[DType.float32, LANES]
+"""One register of state: 16 values of headdim."""
 
 
 @always_inline

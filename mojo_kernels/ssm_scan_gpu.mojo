@@ -38,7 +38,9 @@ def ssm_scan_gpu[
     dt_min: Float32,
     dt_max: Float32,
 ):
-    """Runs one head of one sequence; grid (nheads, batch), block headdim * SPLITS threads, at most 1,024.
+    """Runs one head of one sequence.
+
+    The grid is (nheads, batch), a block has headdim * SPLITS threads, at most 1,024.
 
     Parameters:
         dtype: Type of rows and outputs.
@@ -95,7 +97,10 @@ def ssm_scan_gpu[
             state[n] = pool[
                 unsafe_offset=first * Int(slot_stride)
                 + head
-                + ((split * SHARE + n) // 16 * chunks * 16 + (split * SHARE + n) % 16)
+                + (
+                    (split * SHARE + n) // 16 * chunks * 16
+                    + (split * SHARE + n) % 16
+                )
                 * 16
             ].cast[F]()
     var av = a[unsafe_offset=h]
@@ -112,9 +117,7 @@ def ssm_scan_gpu[
                 unsafe_offset=t * width + c_at + n
             ].cast[F]()
         barrier()
-        var step = (
-            dt[unsafe_offset=t * Int(dt_stride_) + h].cast[F]() + bias
-        )
+        var step = dt[unsafe_offset=t * Int(dt_stride_) + h].cast[F]() + bias
         step = step if step > 20.0 else log1p(exp(step))
         step = min(max(step, dt_min), dt_max)
         var decay = exp(step * av)
@@ -122,8 +125,12 @@ def ssm_scan_gpu[
         var u = step * xv
         var acc = Float32(0)
         comptime for n in range(SHARE):
-            state[n] = u.fma(bc[unsafe_offset=split * SHARE + n], state[n] * decay)
-            acc = state[n].fma(bc[unsafe_offset=dstate + split * SHARE + n], acc)
+            state[n] = u.fma(
+                bc[unsafe_offset=split * SHARE + n], state[n] * decay
+            )
+            acc = state[n].fma(
+                bc[unsafe_offset=dstate + split * SHARE + n], acc
+            )
         partial[unsafe_offset=split * MAX_HEADDIM + p] = acc
         barrier()
         if split == 0:
@@ -137,6 +144,9 @@ def ssm_scan_gpu[
                 pool[
                     unsafe_offset=slot * Int(slot_stride)
                     + head
-                    + ((split * SHARE + n) // 16 * chunks * 16 + (split * SHARE + n) % 16)
+                    + (
+                        (split * SHARE + n) // 16 * chunks * 16
+                        + (split * SHARE + n) % 16
+                    )
                     * 16
                 ] = state[n].cast[state_dtype]()
