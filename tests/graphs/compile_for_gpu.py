@@ -1,6 +1,7 @@
-"""Compiles the step graph of a tiny model for sm_90a with a virtual device, and reports the result.
+"""Compiles the step graph of a tiny model for sm_90a with a virtual device.
 
-Run in a process of its own: a process has either virtual devices or real ones. Prints one JSON line.
+Run in a process of its own: a process has either virtual devices or real ones. It prints
+one JSON line.
 """
 
 import json

@@ -109,10 +109,10 @@ def _ids(text: str) -> list[int]:
 
 def _print_streaming(llm, prompt, params) -> None:
     shown = 0
-    if isinstance(prompt, str):
-        print(prompt, end="", flush=True)
     for output in llm.stream(prompt, params):
         completion = output.outputs[0]
+        if len(completion.token_ids) == 1 and output.prompt is not None:
+            print(output.prompt, end="", flush=True)
         if llm.engine.tokenizer is None:
             print(completion.token_ids[-1], end=" ", flush=True)
             continue
