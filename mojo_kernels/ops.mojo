@@ -86,6 +86,7 @@ struct Conv1d:
             activation == "silu" or activation == "none"
         ), "activation must be silu or none"
         comptime assert 2 <= d_conv <= 4, "d_conv must be 2, 3 or 4"
+        comptime assert x_offset >= 0, "x_offset must not be negative"
         var tokens = x.dim_size(0)
         var channels = y.dim_size(1)
         var batch = seq_start.dim_size(0) - 1
@@ -149,7 +150,7 @@ struct Conv1d:
                 Int32(channels),
                 Int32(x_stride),
                 Int64(slot_stride),
-                grid_dim=(ceildiv(channels, BLOCK), batch),
+                grid_dim=(batch, ceildiv(channels, BLOCK)),
                 block_dim=BLOCK,
             )
         else:
@@ -253,6 +254,7 @@ struct SSMScan:
         comptime assert (
             headdim * dstate <= MAX_HEAD_VALUES
         ), "headdim * dstate is too large"
+        comptime assert dt_offset >= 0, "dt_offset must not be negative"
         var tokens = xbc.dim_size(0)
         var nheads = a.dim_size(0)
         var batch = seq_start.dim_size(0) - 1
@@ -343,7 +345,7 @@ struct SSMScan:
                 Int64(slot_stride),
                 Float32(dt_min),
                 Float32(dt_max),
-                grid_dim=(nheads, batch),
+                grid_dim=(batch, nheads),
                 block_dim=headdim * SPLITS,
             )
         else:
@@ -418,6 +420,7 @@ struct GatedRMSNorm:
             When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.gated_rms_norm"
+        comptime assert z_offset >= 0, "z_offset must not be negative"
         var tokens = y.dim_size(0)
         var width = y.dim_size(1)
         var z_stride = z.dim_size(1)
@@ -457,7 +460,7 @@ struct GatedRMSNorm:
                 Int32(z_stride),
                 Int32(groups),
                 eps,
-                grid_dim=(groups, tokens),
+                grid_dim=(tokens, groups),
                 block_dim=THREADS,
             )
         else:
@@ -606,7 +609,7 @@ struct Attention:
                 Int32(page_size),
                 Int64(page_stride),
                 scale,
-                grid_dim=(heads, tokens),
+                grid_dim=(tokens, heads),
                 block_dim=BLOCK,
             )
         else:
@@ -804,7 +807,7 @@ struct CopyRows:
                 fp,
                 tp,
                 Int64(stride),
-                grid_dim=(min(ceildiv(stride, BLOCK), 64), count),
+                grid_dim=(count, min(ceildiv(stride, BLOCK), 64)),
                 block_dim=BLOCK,
             )
         else:
