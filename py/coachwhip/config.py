@@ -12,15 +12,18 @@ from dataclasses import dataclass, fields
 
 from coachwhip_graphs.spec import LayerKind, ModelSpec
 
+from .caching_config import CACHE_MODES, DEFAULT_BLOCK, Caching, resolve_caching, slot_bytes
 from .errors import MISSING, ConfigError
 
 DTYPES = ("auto", "float32", "bfloat16")
 SSM_DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICES = ("auto", "cpu", "gpu")
+POLICIES = ("fcfs", "priority")
 DEFAULT_MODEL_LEN = 8192
 """Length in tokens for models whose config names none."""
 CACHE_SHARE = 0.25
-"""Share of the machine's memory that state slots and pages may take when no size is given."""
+"""Share of the machine's memory that each of state slots and pages may take when no number of them
+is given."""
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -47,8 +50,23 @@ class EngineOptions:
     kv_cache_page_size: int = 16
     """Tokens per page, a multiple of 8."""
     num_kv_pages: int | None = None
-    """Pages of the pool; None is enough for max_num_seqs requests of max_model_len, as far as a
-    quarter of the machine's memory allows."""
+    """Pages of the pool; None is enough for max_num_seqs requests of max_model_len, twice that with
+    prefix caching, as far as a quarter of the machine's memory allows."""
+    enable_prefix_caching: bool | None = None
+    """Restore the states and pages of prefixes that were computed before; None is on."""
+    mamba_cache_mode: str = "auto"
+    """Which states become checkpoints: none, align (where prompt chunks end) or all (the whole
+    grid); auto is all."""
+    mamba_block_size: int | None = None
+    """The grid of checkpoints in tokens, from 4; None is 64, less for a small max_model_len."""
+    num_state_slots: int | None = None
+    """Slots of the pool; None is one for each of max_num_seqs requests, and with prefix caching
+    checkpoints as far as a quarter of the machine's memory allows."""
+    scheduling_policy: str = "fcfs"
+    """fcfs, or priority: lower priorities first, preempting others where they must."""
+    audit_state: bool = False
+    """Recompute and compare every checkpoint when it is published and when it is restored; slow,
+    for debugging, in float32 only."""
     check_finite: bool = True
     """Look for NaN and infinity among the weights while loading, and warn."""
 
@@ -68,6 +86,30 @@ class EngineConfig:
     num_state_slots: int
     num_kv_pages: int
     check_finite: bool
+    mamba_cache_mode: str = "none"
+    mamba_block_size: int = DEFAULT_BLOCK
+    scheduling_policy: str = "fcfs"
+    audit_state: bool = False
+    warnings: tuple[str, ...] = ()
+    """What the user should know about these options, one line each."""
+
+    @property
+    def copies_pages(self) -> bool:
+        """Whether a checkpoint may lie between two page ends, so that pages must be copied."""
+        cached = self.mamba_cache_mode != "none" and self.num_state_slots and self.num_kv_pages
+        return bool(cached and self.mamba_block_size % self.kv_cache_page_size)
+
+    @property
+    def audit_slots(self) -> int:
+        """Slots beside the pool in which states are recomputed."""
+        return int(self.audit_state and self.num_state_slots > 0)
+
+    @property
+    def audit_pages(self) -> int:
+        """Pages beside the pool for the same."""
+        if not self.audit_state or not self.num_kv_pages:
+            return 0
+        return -(-self.max_model_len // self.kv_cache_page_size)
 
 
 def options_from(values: dict[str, object]) -> EngineOptions:
@@ -105,7 +147,9 @@ def resolve(
     _one_of("kv_cache_dtype", options.kv_cache_dtype, DTYPES)
     for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_page_size"):
         _positive(name, getattr(options, name))
-    for name in ("max_model_len", "num_kv_pages"):
+    _one_of("mamba_cache_mode", options.mamba_cache_mode, CACHE_MODES)
+    _one_of("scheduling_policy", options.scheduling_policy, POLICIES)
+    for name in ("max_model_len", "num_kv_pages", "mamba_block_size", "num_state_slots"):
         if getattr(options, name) is not None:
             _positive(name, getattr(options, name))
     if options.device == "gpu" and not gpu_present:
@@ -124,6 +168,15 @@ def resolve(
     length = _model_length(spec, options)
     ssm = "float32" if options.mamba_ssm_cache_dtype == "auto" else options.mamba_ssm_cache_dtype
     kv = dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+    caching = resolve_caching(spec, options, length)
+    if options.audit_state and {dtype, ssm, kv} != {"float32"}:
+        raise ConfigError(
+            "audit_dtype",
+            "audit_state",
+            True,
+            f"off in {dtype} with {ssm} states and {kv} pages: only float32 is bit-equal",
+            "give dtype = float32, or leave audit_state out",
+        )
     return EngineConfig(
         dtype=dtype,
         device=("gpu" if gpu_present else "cpu") if options.device == "auto" else options.device,
@@ -133,9 +186,14 @@ def resolve(
         mamba_ssm_cache_dtype=ssm,
         kv_cache_dtype=kv,
         kv_cache_page_size=options.kv_cache_page_size,
-        num_state_slots=options.max_num_seqs if spec.count(LayerKind.MAMBA2) else 0,
-        num_kv_pages=_num_pages(spec, options, length, kv),
+        num_state_slots=_num_slots(spec, options, length, dtype, ssm, caching),
+        num_kv_pages=_num_pages(spec, options, length, kv, caching.mode != "none"),
         check_finite=options.check_finite,
+        mamba_cache_mode=caching.mode,
+        mamba_block_size=caching.block,
+        scheduling_policy=options.scheduling_policy,
+        audit_state=options.audit_state,
+        warnings=caching.warnings,
     )
 
 
@@ -167,7 +225,41 @@ def _model_length(spec: ModelSpec, options: EngineOptions) -> int:
     return options.max_model_len
 
 
-def _num_pages(spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str) -> int:
+def _num_slots(
+    spec: ModelSpec, options: EngineOptions, length: int, dtype: str, ssm: str, caching: Caching
+) -> int:
+    """Slots of the pool: one for each running request, and checkpoints as memory allows."""
+    if not spec.count(LayerKind.MAMBA2):
+        if options.num_state_slots is not None:
+            raise ConfigError(
+                "no_mamba",
+                "num_state_slots",
+                options.num_state_slots,
+                "unset for a model without Mamba layers",
+                "leave it out",
+            )
+        return 0
+    if options.num_state_slots is not None:
+        return options.num_state_slots
+    size = slot_bytes(spec, DTYPE_BYTES[dtype], DTYPE_BYTES[ssm])
+    affordable = int(memory_bytes() * CACHE_SHARE) // size
+    if affordable < options.max_num_seqs:
+        raise ConfigError(
+            "memory",
+            "max_num_seqs",
+            options.max_num_seqs,
+            f"at most {affordable}: a slot takes {size:,} bytes, and all slots may take a quarter "
+            "of this machine's memory",
+            f"give max_num_seqs = {affordable}, or num_state_slots",
+        )
+    if caching.mode == "none":
+        return options.max_num_seqs
+    return min(options.max_num_seqs * (1 + length // caching.block), affordable)
+
+
+def _num_pages(
+    spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str, cached: bool
+) -> int:
     """Pages of the pool: at least enough for one request of full length."""
     if not spec.count(LayerKind.ATTENTION):
         if options.num_kv_pages is not None:
@@ -203,7 +295,7 @@ def _num_pages(spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: s
             f"{one * size:,} bytes, over a quarter of this machine's memory",
             f"give max_model_len = {affordable * options.kv_cache_page_size}, or num_kv_pages",
         )
-    return min(one * options.max_num_seqs, affordable)
+    return min(one * options.max_num_seqs * (2 if cached else 1), affordable)
 
 
 def _one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:

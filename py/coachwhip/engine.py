@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 from max.driver import accelerator_count
 
-from .cache.free_pool import FreePool
+from .audit import StateAudit
+from .cache.pool import Pool
+from .cache.prefix_cache import PrefixCache
+from .caching_config import slot_bytes
 from .checkpoint import read_model
-from .config import EngineOptions, resolve
-from .errors import RequestError
+from .config import DTYPE_BYTES, EngineOptions, page_bytes, resolve
+from .errors import ConfigError, RequestError
 from .locate import small_model_dir
 from .logprobs import top_logprobs
+from .metrics import Metrics, StepSeconds
 from .outputs import CompletionOutput, RequestOutput
 from .runner import Runner, StepOutput
 from .sampling_params import SamplingParams
@@ -65,18 +70,70 @@ class Engine:
         for line in model.warnings if on_warning else ():
             on_warning(line)
         self.model = model
-        self.config = resolve(model.spec, model.dtype, options, gpu_present=accelerator_count() > 0)
+        self.options = options
+        self._gpu_present = accelerator_count() > 0
+        self.config = resolve(model.spec, model.dtype, options, gpu_present=self._gpu_present)
+        for line in self.config.warnings if on_warning else ():
+            on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
         self.runner = Runner(model.path, model.spec, self.config, on_progress, on_warning)
-        slots, pages = self.config.num_state_slots, self.config.num_kv_pages
-        self.scheduler = Scheduler(
-            FreePool("state slots", slots) if slots else None,
-            FreePool("pages", pages) if pages else None,
-            self.config.kv_cache_page_size,
-            self.config.max_num_seqs,
-            self.config.max_num_batched_tokens,
+        self._start(on_progress)
+
+    def with_options(self, **changes) -> Engine:
+        """Returns an engine over the same weights and pools with other options, and nothing cached.
+
+        The two share their memory: of all engines made this way only one may have requests, and
+        what the others had cached is no longer theirs.
+
+        Raises:
+            ConfigError: An option cannot run, or is one that weights, graph or pools depend on.
+        """
+        other = copy(self)
+        other.options = replace(self.options, **changes)
+        old, fixed = self.runner.config, ("dtype", "device", "kv_cache_page_size")
+        other.config = new = resolve(
+            self.model.spec, self.model.dtype, other.options, gpu_present=self._gpu_present
         )
+        for name in (*fixed, "mamba_ssm_cache_dtype", "kv_cache_dtype", "audit_state"):
+            if getattr(new, name) != getattr(old, name):
+                raise ConfigError(
+                    "fixed", name, getattr(new, name), str(getattr(old, name)), "make a new engine"
+                )
+        for name in ("num_state_slots", "num_kv_pages", "max_model_len"):
+            if getattr(new, name) > getattr(old, name):
+                raise ConfigError(
+                    "fixed",
+                    name,
+                    getattr(new, name),
+                    f"at most {getattr(old, name)}, as the engine was made with",
+                    "make a new engine",
+                )
+        other._start()
+        return other
+
+    def _start(self, on_progress: Callable[[str], None] | None = None) -> None:
+        """Makes the scheduler and what it counts, empty."""
+        config = self.config
+        slots, pages = config.num_state_slots, config.num_kv_pages
+        cache = PrefixCache(
+            Pool("state slots", slots) if slots else None,
+            Pool("pages", pages) if pages else None,
+            config.kv_cache_page_size,
+            config.mamba_cache_mode,
+            config.mamba_block_size,
+        )
+        self.scheduler = Scheduler(
+            cache, config.max_num_seqs, config.max_num_batched_tokens, config.scheduling_policy
+        )
+        if config.copies_pages:
+            self.runner.load_page_copy(on_progress)
+        if config.audit_state:
+            audit = StateAudit(self.runner, config)
+            self.scheduler.ownership.on_publish = audit.published
+            self.scheduler.ownership.on_restore = audit.restored
         self._live: dict[str, _Live] = {}
+        self._seconds = StepSeconds()
+        self._steps = self._prompt_tokens = self._generation_tokens = 0
 
     @property
     def has_unfinished(self) -> bool:
@@ -112,6 +169,9 @@ class Engine:
         prompt_token_ids: list[int],
         params: SamplingParams | None = None,
         prompt: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         """Queues a request.
 
@@ -120,6 +180,8 @@ class Engine:
             prompt_token_ids: The prompt.
             params: What to generate; defaults when None.
             prompt: The prompt's text, only kept for the output.
+            priority: Lower runs first; needs `scheduling_policy` priority.
+            cache_salt: Only requests with the same salt share cached prefixes.
 
         Raises:
             RequestError: The prompt or a parameter cannot be served; nothing is queued.
@@ -130,9 +192,27 @@ class Engine:
         self.check_request(prompt_token_ids)
         if params.stop and self.tokenizer is None:
             raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise RequestError("priority", priority, "give a whole number; lower runs first")
+        if priority and self.config.scheduling_policy != "priority":
+            raise RequestError(
+                "priority",
+                priority,
+                f"scheduling_policy is {self.config.scheduling_policy}, which ignores it; start "
+                "with scheduling_policy = priority",
+            )
+        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
+            raise RequestError("cache_salt", cache_salt, "give a non-empty string, or leave it out")
         ids = [int(t) for t in prompt_token_ids]
         room = self.config.max_model_len - len(ids)
-        request = Request(request_id, ids, min(params.max_tokens or room, room))
+        request = Request(
+            request_id,
+            ids,
+            min(params.max_tokens or room, room),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self.scheduler.add(request)
         completion = CompletionOutput(0, "", [], logprobs=None if params.logprobs is None else [])
         self._live[request_id] = _Live(
             request,
@@ -142,7 +222,6 @@ class Engine:
             params.logprobs,
             time.monotonic(),
         )
-        self.scheduler.add(request)
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.
@@ -150,15 +229,33 @@ class Engine:
         Raises:
             EngineError: The step failed; requests stay queued as they were.
         """
+        clock = time.perf_counter
+        at_plan = clock()
         plan = self.scheduler.plan()
         if not plan.sequences:
             return []
-        out = self.runner.execute(plan)
-        accepted, outputs = self._accept(out)
+        at_execute = clock()
+        try:
+            out = self.runner.execute(plan)
+            at_accept = clock()
+            accepted, outputs = self._accept(out)
+        except BaseException:
+            self.scheduler.drop()
+            raise
         finished = {o.request_id for o in outputs if o.finished}
+        at_commit = clock()
         self.scheduler.commit(plan, accepted, finished)
         for request_id in finished:
-            del self._live[request_id]
+            live = self._live.pop(request_id)
+            self._prompt_tokens += len(live.output.prompt_token_ids)
+        self._steps += 1
+        self._generation_tokens += sum(map(len, accepted.values()))
+        seconds = self._seconds
+        seconds.plan += at_execute - at_plan
+        seconds.tensors += out.tensors_s
+        seconds.execute += at_accept - at_execute - out.tensors_s
+        seconds.accept += at_commit - at_accept
+        seconds.commit += clock() - at_commit
         return outputs
 
     def abort(self, request_id: str) -> None:
@@ -169,16 +266,65 @@ class Engine:
             live.output.finished = True
             self.scheduler.remove(request_id)
 
+    def preempt(self, request_id: str) -> None:
+        """Sends a running request back to the queue; it goes on later, with the same output.
+
+        Raises:
+            ValueError: It does not run.
+        """
+        self.scheduler.preempt(request_id)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached prefixes; requests that run go on, and publish nothing any more."""
+        self.scheduler.reset_cache()
+
+    def metrics(self) -> Metrics:
+        """Returns what the engine counted so far, and its gauges."""
+        config, spec, cache = self.config, self.model.spec, self.scheduler.cache
+        slots = cache.slots or Pool("state slots", 0)
+        pages = cache.pages or Pool("pages", 0)
+        stats = cache.stats
+        return Metrics(
+            num_requests_running=len(self.scheduler.running),
+            num_requests_waiting=len(self.scheduler.queue),
+            num_preemptions=self.scheduler.num_preemptions,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            prefix_cache_queries=stats.queries,
+            prefix_cache_hits=stats.hits,
+            prefix_miss_total=dict(stats.misses),
+            slots_total=slots.total,
+            slots_live=slots.live,
+            slots_checkpoint=slots.cached,
+            slot_bytes=slot_bytes(
+                spec, DTYPE_BYTES[config.dtype], DTYPE_BYTES[config.mamba_ssm_cache_dtype]
+            ),
+            published=stats.published,
+            restored=stats.restored,
+            evicted=stats.evicted,
+            publish_skipped=stats.skipped,
+            pages_total=pages.total,
+            pages_live=pages.live,
+            pages_cached=pages.cached,
+            page_bytes=page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype),
+            pages_evicted=stats.pages_evicted,
+            page_copies=stats.page_copies,
+            kv_cache_usage_perc=pages.owned / pages.total if pages.total else 0.0,
+            num_steps=self._steps,
+            step_seconds=replace(self._seconds),
+        )
+
     def _accept(self, out: StepOutput) -> tuple[dict[str, list[int]], list[RequestOutput]]:
         """Decides which tokens each request keeps, and extends its output by them."""
         accepted, outputs = {}, []
         now = time.monotonic()
         for row, request_id in enumerate(out.request_ids):
             live = self._live.get(request_id)
-            if live is None:
-                continue
+            if live is None or not self.scheduler.is_in_flight(live.request):
+                continue  # aborted while the step ran
             token = int(out.tokens[row])
             accepted[request_id] = [token]
+            live.output.num_cached_tokens = live.request.num_cached_tokens
             if live.first_token_s is None:
                 live.first_token_s = now
             self._extend(live, token, out.logits[row])

@@ -9,13 +9,15 @@ from .compiled import progress_to_stderr
 from .config import options_from
 from .engine import Engine
 from .errors import RequestError
+from .metrics import Metrics
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
 _log = logging.getLogger(__name__)
 
 Prompt = str | dict | Sequence[int]
-"""A text, `{"prompt_token_ids": [...]}`, or a list of token ids."""
+"""A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`, and optionally
+`cache_salt`: only prompts with the same salt share cached prefixes."""
 
 
 class LLM:
@@ -56,18 +58,21 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] = 0,
     ) -> list[RequestOutput]:
         """Generates for every prompt and returns the outputs in the prompts' order.
 
         Args:
             prompts: One prompt or a list of them.
             sampling_params: One for all, or one for each prompt; defaults when None.
+            priority: One for all, or one for each prompt; lower runs first.
 
         Raises:
             RequestError: A prompt or parameter cannot be served; nothing was generated.
             EngineError: A step failed.
         """
-        order = self._add(prompts, sampling_params)
+        order = self._add(prompts, sampling_params, priority)
         done = {}
         try:
             for output in self._run():
@@ -93,29 +98,40 @@ class LLM:
         finally:
             self.engine.abort(request_id)
 
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached prefixes."""
+        self.engine.reset_prefix_cache()
+
+    def metrics(self) -> Metrics:
+        """Returns what the engine counted so far, and its gauges."""
+        return self.engine.metrics()
+
     def tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """Returns a prompt's text (None for token ids) and its token ids.
 
         Raises:
             RequestError: It is neither text nor token ids, or the model has no tokenizer.
         """
+        if isinstance(prompt, dict):
+            content = prompt.keys() - {"cache_salt"}
+            if content not in ({"prompt"}, {"prompt_token_ids"}):
+                raise RequestError(
+                    "prompt",
+                    sorted(prompt),
+                    'a dict has "prompt" or "prompt_token_ids", and maybe "cache_salt"',
+                )
+            prompt = prompt[content.pop()]
         if isinstance(prompt, str):
             if self.engine.tokenizer is None:
                 raise RequestError(
                     "prompt", prompt, "the model has no tokenizer.json; give prompt_token_ids"
                 )
             return prompt, self.engine.tokenizer.encode(prompt)
-        if isinstance(prompt, dict):
-            if prompt.keys() != {"prompt_token_ids"}:
-                raise RequestError(
-                    "prompt", sorted(prompt), 'a dict has one key, "prompt_token_ids"'
-                )
-            prompt = prompt["prompt_token_ids"]
         if isinstance(prompt, (bytes, str)) or not isinstance(prompt, Sequence):
             raise RequestError("prompt", prompt, "give text, or a list of token ids")
         return None, list(prompt)
 
-    def _add(self, prompts, sampling_params) -> list[str]:
+    def _add(self, prompts, sampling_params, priority=0) -> list[str]:
         single = isinstance(prompts, (str, dict)) or (
             isinstance(prompts, Sequence)
             and len(prompts) > 0
@@ -130,15 +146,27 @@ class LLM:
                 f"{len(sampling_params)} entries",
                 f"there are {len(prompts)} prompts; give one for all or one for each",
             )
+        priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
+        if len(priorities) != len(prompts):
+            raise RequestError(
+                "priority",
+                f"{len(priorities)} entries",
+                f"there are {len(prompts)} prompts; give one for all or one for each",
+            )
         tokenized = [self.tokenize(p) for p in prompts]
+        salts = [p.get("cache_salt") if isinstance(p, dict) else None for p in prompts]
         for _, ids in tokenized:
             self.engine.check_request(ids)
         added: list[str] = []
         try:
-            for (text, ids), params in zip(tokenized, sampling_params, strict=True):
+            for (text, ids), params, rank, salt in zip(
+                tokenized, sampling_params, priorities, salts, strict=True
+            ):
                 request_id = str(self._count)
                 self._count += 1
-                self.engine.add_request(request_id, ids, params, text)
+                self.engine.add_request(
+                    request_id, ids, params, text, priority=rank, cache_salt=salt
+                )
                 added.append(request_id)
         except RequestError:
             for request_id in added:

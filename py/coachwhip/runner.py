@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from max.engine import InferenceSession
 from max.graph import DeviceRef
 
 from coachwhip_graphs.model import step_graph
+from coachwhip_graphs.page_copy import page_copy_graph
 from coachwhip_graphs.spec import ModelSpec
 from coachwhip_graphs.step import CacheSpec, page_pools, slot_pools
 
@@ -21,6 +24,7 @@ from .compiled import load_graph
 from .config import EngineConfig
 from .errors import EngineError
 from .locate import kernels_dir
+from .plan_tensors import PlanTensors
 from .pools import allocate_pool
 from .schedule.plan import StepPlan
 
@@ -30,12 +34,13 @@ class StepOutput:
     """What a step computed for the rows whose outputs the plan asked for, in its order.
 
     `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
-    `logits` [n, vocab] float32.
+    `logits` [n, vocab] float32. `tensors_s` are the seconds it took to lay the plan out.
     """
 
     request_ids: tuple[str, ...]
     tokens: np.ndarray
     logits: np.ndarray
+    tensors_s: float = 0.0
 
 
 class Runner:
@@ -74,10 +79,10 @@ class Runner:
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
         device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
-        session = InferenceSession(devices=[self._device])
+        self._session = InferenceSession(devices=[self._device])
         kernels = kernels_dir()
         self._model = load_graph(
-            session,
+            self._session,
             repr((spec, config.dtype, cache, config.device)),
             kernels,
             lambda: step_graph(spec, dtype, cache, device, kernels),
@@ -86,14 +91,29 @@ class Runner:
         )
         # The graph reads mapped weights in place: they must live as long as it does.
         self._weights = weights
-        self._slot_rows = config.num_state_slots
-        self._page_rows = config.num_kv_pages
+        self._page_copy = None
+        slots = config.num_state_slots + config.audit_slots
+        pages = config.num_kv_pages + config.audit_pages
+        self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages)
         self.slot_pools = [
-            allocate_pool(p, self._slot_rows, self._device) for p in slot_pools(spec, dtype, cache)
+            allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
-        self.page_pools = [
-            allocate_pool(p, self._page_rows, self._device) for p in page_pools(spec, cache)
-        ]
+        self.page_pools = [allocate_pool(p, pages, self._device) for p in page_pools(spec, cache)]
+
+    def load_page_copy(self, on_progress: Callable[[str], None] | None = None) -> None:
+        """Loads the graph that copies pages, which plans with copies need; once."""
+        if self._page_copy is not None:
+            return
+        dtype, kernels = DType[self.config.kv_cache_dtype], kernels_dir()
+        device = DeviceRef.CPU() if self._device.is_host else DeviceRef.GPU()
+        self._page_copy = load_graph(
+            self._session,
+            repr(("page_copy", dtype, self.config.device)),
+            kernels,
+            lambda: page_copy_graph(dtype, device, kernels),
+            {},
+            on_progress,
+        )
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Runs one step and returns the greedy tokens and logits of the rows asked for.
@@ -102,9 +122,13 @@ class Runner:
             EngineError: The plan names a slot, page or token that does not exist, or logits are not
                 finite.
         """
-        tensors = self._tensors(plan)
+        begin = time.perf_counter()
+        tensors = self._plan_tensors.lay_out(plan)
         owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
         inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
+        tensors_s = time.perf_counter() - begin
+        if plan.copies:
+            self._copy_pages(plan)
         logits, tokens, _ = self._model.execute(*inputs, *self.slot_pools, *self.page_pools)
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
         tops = logits.max(axis=-1)  # NaN where any logit is NaN
@@ -114,37 +138,11 @@ class Runner:
                 f"logits of request {', '.join(bad)} are not finite; the weights hold NaN or "
                 "infinity, or the model overflows in this dtype (try float32)"
             )
-        return StepOutput(owners, tokens[:, 0], logits)
+        return StepOutput(owners, tokens[:, 0], logits, tensors_s)
 
-    def _tensors(self, plan: StepPlan) -> list[np.ndarray]:
-        """Lays the plan out as the graph's int32 inputs; no wild index may reach it."""
-        sequences = plan.sequences
-        lengths = [len(s.tokens) for s in sequences]
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        tokens = np.array([t for s in sequences for t in s.tokens], np.int32)
-        read = np.array([s.read_slot for s in sequences], np.int32)
-        write = np.array([w for s in sequences for w in s.write_slots], np.int32)
-        computed = np.array([s.num_computed for s in sequences], np.int32)
-        width = max((len(s.pages) for s in sequences), default=0)
-        table = np.full((len(sequences), max(width, 1)), -1, np.int32)
-        for row, s in zip(table, sequences, strict=True):
-            row[: len(s.pages)] = s.pages
-        rows = np.array(
-            [
-                row
-                for i, s in enumerate(sequences)
-                for row in range(starts[i + 1] - s.num_outputs, starts[i + 1])
-            ],
-            np.int32,
-        )
-        for name, values, low, high in (
-            ("token", tokens, 0, self.spec.vocab_size),
-            ("read_slot", read, -1, self._slot_rows),
-            ("write_slot", write, -1, self._slot_rows),
-            ("page", table, -1, self._page_rows),
-        ):
-            if values.size and (values.min() < low or values.max() >= high):
-                raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
-        if len(write) != len(tokens):
-            raise EngineError("the plan has another number of write slots than of rows")
-        return [tokens, starts, read, write, computed, table, rows]
+    def _copy_pages(self, plan: StepPlan) -> None:
+        """Copies the plan's pages, with all their layers."""
+        indices = [Buffer.from_numpy(t).to(self._device) for t in self._plan_tensors.copies(plan)]
+        for pool in self.page_pools:
+            rows = pool.view(pool.dtype, (pool.shape[0], math.prod(pool.shape[1:])))
+            self._page_copy.execute(rows, *indices)

@@ -1,1 +1,1 @@
-"""Slots and pages: who owns which. Plain data, no max and no torch."""
+"""Slots and pages: who owns which, and what prefix each stands for. No max and no torch."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from ..config import DEVICES, DTYPES, SSM_DTYPES, EngineOptions
+from ..caching_config import CACHE_MODES, DEFAULT_BLOCK
+from ..config import DEVICES, DTYPES, POLICIES, SSM_DTYPES, EngineOptions
 
 _DEFAULTS = EngineOptions()
 
@@ -61,6 +62,36 @@ def engine_flags(command: Callable) -> Callable:
             help="Tokens per page, a multiple of 8.",
         ),
         click.option("--num-kv-pages", type=int, help="Pages of the pool; default by memory."),
+        click.option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            default=None,
+            help="Restore states and pages of prefixes computed before; default on.",
+        ),
+        click.option(
+            "--mamba-cache-mode",
+            type=click.Choice(CACHE_MODES),
+            default="auto",
+            help="Which states are kept: none, align (ends of chunks), all (the grid); auto is "
+            "all.",
+        ),
+        click.option(
+            "--mamba-block-size",
+            type=int,
+            help=f"Grid of kept states in tokens, from 4; default {DEFAULT_BLOCK}.",
+        ),
+        click.option("--num-state-slots", type=int, help="Slots of the pool; default by memory."),
+        click.option(
+            "--scheduling-policy",
+            type=click.Choice(POLICIES),
+            default=_DEFAULTS.scheduling_policy,
+            show_default=True,
+            help="Order of requests.",
+        ),
+        click.option(
+            "--audit-state",
+            is_flag=True,
+            help="Recompute and compare every kept state; slow, for debugging.",
+        ),
         click.option(
             "--check-finite/--no-check-finite",
             default=True,

@@ -25,9 +25,14 @@ class PlannedSequence:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """All rows of one step, sequence after sequence."""
+    """All rows of one step, sequence after sequence.
+
+    `copies` are (source, destination) pages to be copied before any row runs; no destination is
+    named twice, nor is it a source.
+    """
 
     sequences: tuple[PlannedSequence, ...]
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,135 +1,246 @@
-"""Decides which rows run in each step: first come, first served, within a token budget."""
+"""Decides which rows run in each step: by urgency and arrival, within a token budget."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 
-from ..cache.free_pool import FreePool
+from ..cache.prefix_cache import PrefixCache
+from ..errors import RequestError
+from .chunks import chunk_end
+from .ownership import Ownership
 from .plan import PlannedSequence, StepPlan
+from .queue import WaitingQueue
 from .request import Request
 
 
 class Scheduler:
-    """Admits requests to slots and pages and plans steps until each request is done.
+    """Admits requests, plans steps, and commits them.
 
-    A request is admitted when a slot and the pages for its longest possible text are free, so a
-    running request can always go on. Running requests come first in a step, in order of admission;
-    a prompt longer than what is left of the budget is processed in chunks.
+    A request is admitted when a slot is to be had and the pool can hold the pages of its longest
+    possible text beside those reserved for others, so a running request can always go on. Decode
+    rows come first in a step; prompts share what is left of the budget in the order of admission,
+    and a waiting request is admitted only when rows are left for it.
+
+    `plan` and `commit` (or `drop`) take turns; requests may be added, removed and preempted in
+    between.
 
     Args:
-        slots: State slots; None for a model without Mamba layers.
-        pages: Pages; None for a model without attention layers.
-        page_size: Tokens per page.
+        cache: The slots, the pages, and what is known of prefixes.
         max_num_seqs: Most requests that run at a time.
         max_num_batched_tokens: Most rows of a step.
+        policy: `fcfs` or `priority`.
     """
 
     def __init__(
         self,
-        slots: FreePool | None,
-        pages: FreePool | None,
-        page_size: int,
+        cache: PrefixCache,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        policy: str = "fcfs",
     ) -> None:
-        self.slots = slots
-        self.pages = pages
-        self.page_size = page_size
+        self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: deque[Request] = deque()
+        self.queue = WaitingQueue(policy)
         self.running: dict[str, Request] = {}
-
-    def add(self, request: Request) -> None:
-        """Puts a request at the end of the queue."""
-        self.waiting.append(request)
+        self.ownership = Ownership(cache)
+        self.num_preemptions = 0
+        self._in_flight: dict[str, Request] | None = None
+        self._leaving: list[Request] = []
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.queue or self.running)
 
-    def pages_needed(self, request: Request) -> int:
-        """Pages for the request's longest possible text; its last token is never computed."""
-        if self.pages is None:
-            return 0
-        return -(-(len(request.prompt_token_ids) + request.max_tokens - 1) // self.page_size)
+    def add(self, request: Request) -> None:
+        """Puts a request into the queue.
+
+        Raises:
+            RequestError: It needs more pages than there are; nothing is queued.
+        """
+        pages, needed = self.cache.pages, self.ownership.pages_needed(request)
+        if pages is not None and needed > pages.total:
+            raise RequestError(
+                "max_tokens",
+                request.max_tokens,
+                f"{len(request.prompt_token_ids)} prompt tokens and {request.max_tokens} new ones "
+                f"need {needed} pages of {self.cache.page_size} tokens, there are {pages.total}; "
+                f"shorten the request or raise num_kv_pages to {needed}",
+            )
+        extra = () if request.cache_salt is None else (request.cache_salt,)
+        request.prefix = self.cache.prefix(extra, request.tokens)
+        self.queue.add(request)
 
     def plan(self) -> StepPlan:
         """Plans the next step; with no runnable request the plan is empty."""
-        self._admit()
+        if self._in_flight is not None:
+            raise RuntimeError("the step planned before is neither committed nor dropped")
+        self._make_room()
+        chosen: list[tuple[Request, int]] = []
         budget = self.max_num_batched_tokens
-        planned = []
-        for request in self.running.values():
-            if budget == 0:
-                break
-            end = min(request.num_tokens, request.num_computed + budget)
-            tokens = tuple(request.tokens(request.num_computed, end))
-            budget -= len(tokens)
-            slot = -1 if request.slot is None else request.slot
-            planned.append(
-                PlannedSequence(
-                    request.request_id,
-                    tokens,
-                    request.num_computed,
-                    read_slot=slot if request.num_computed else -1,
-                    write_slots=(-1,) * (len(tokens) - 1) + (slot,),
-                    pages=tuple(request.pages[: -(-end // self.page_size)]),
-                    num_outputs=int(end == request.num_tokens),
-                )
-            )
-        return StepPlan(tuple(planned))
+        urgency = self.queue.urgency
+        for request in sorted(self.running.values(), key=lambda r: (urgency(r), not r.decodes)):
+            budget = self._admit(chosen, budget, before=urgency(request))
+            if budget:
+                budget = self._choose(chosen, request, budget)
+        self._admit(chosen, budget)
+        copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
+        # Slots for grid points inside chunks come last: caching gets what running leaves.
+        plan = StepPlan(tuple(self._rows(r, end) for r, end in chosen), copies)
+        if chosen:
+            self._in_flight = {r.request_id: r for r, _ in chosen}
+        return plan
+
+    def is_in_flight(self, request: Request) -> bool:
+        """Says whether the step in flight has rows of this very request."""
+        return (self._in_flight or {}).get(request.request_id) is request
 
     def commit(self, plan: StepPlan, accepted: dict[str, list[int]], finished: set[str]) -> None:
-        """Folds an executed step into the requests: computed rows, new tokens, ends.
+        """Folds an executed step into the requests: computed rows, new tokens, checkpoints, ends.
 
         Args:
             plan: The step that ran.
             accepted: Tokens that each sampling request keeps.
-            finished: Requests that are done; they leave and free what they own.
+            finished: Requests of the step that are done; they release what they own.
         """
+        flight = self._land()
         for sequence in plan.sequences:
-            request = self.running.get(sequence.request_id)
+            request = flight.get(sequence.request_id)
             if request is None:  # aborted while the step ran
                 continue
-            request.num_computed = sequence.num_computed + len(sequence.tokens)
-            request.output_token_ids.extend(accepted.get(sequence.request_id, ()))
-        for request_id in finished:
-            self.remove(request_id)
+            request.output_token_ids.extend(accepted.get(request.request_id, ()))
+            before = request.num_computed
+            request.num_computed += len(sequence.tokens)
+            leaves = request.request_id in finished
+            self.ownership.release_sources(request)
+            self.ownership.publish(request, before, leaves)
+            if leaves:
+                del self.running[request.request_id]
+                self.ownership.release(request)
+
+    def drop(self) -> None:
+        """Gives up a planned step that did not run; its requests stay as they were."""
+        for request in self._land().values():
+            self.ownership.release_boundary_slots(request)
 
     def remove(self, request_id: str) -> None:
-        """Takes a request out, running or waiting, and frees what it owns; unknown ids are fine."""
+        """Takes a request out at any moment; unknown ids are fine.
+
+        What it owns is released, once the step in flight has run if that may use it.
+        """
+        if self.queue.remove(request_id) is not None:
+            return
         request = self.running.pop(request_id, None)
         if request is None:
-            self.waiting = deque(r for r in self.waiting if r.request_id != request_id)
             return
-        if request.slot is not None:
-            self.slots.give_back([request.slot])
-            request.slot = None
-        if request.pages:
-            self.pages.give_back(request.pages)
-            request.pages = []
+        if self.is_in_flight(request):
+            del self._in_flight[request_id]
+            self._leaving.append(request)
+        else:
+            self.ownership.release(request)
+
+    def preempt(self, request_id: str) -> None:
+        """Sends a running request back to the queue; it resumes by a lookup of what was published.
+
+        Raises:
+            ValueError: It does not run, or has rows in the step in flight.
+        """
+        request = self.running.get(request_id)
+        if request is None or self.is_in_flight(request):
+            raise ValueError(f"request {request_id} does not run, or its step is in flight")
+        del self.running[request_id]
+        # A grid point that was reached, but had no spare slot to be published with, has one now.
+        self.ownership.publish(request, max(0, request.num_computed - 1), leaves=True)
+        self.ownership.release(request)
+        self.num_preemptions += 1
+        self.queue.add(request)
+
+    def reset_cache(self) -> None:
+        """Forgets all prefixes; what was computed before is not found by anyone again."""
+        self.cache.reset()
+        for request in self.running.values():
+            request.publishes = False
 
     def check(self) -> None:
-        """Raises AssertionError unless exactly the running requests own slots and pages."""
-        for pool, owned in (
-            (self.slots, [r.slot for r in self.running.values() if r.slot is not None]),
-            (self.pages, [p for r in self.running.values() for p in r.pages]),
-        ):
-            if pool is not None:
-                pool.check()
-                assert len(owned) == len(set(owned)), f"{pool.name}: owned twice"
-                assert len(owned) + pool.free == pool.total, f"{pool.name}: leaked"
+        """Raises AssertionError unless the requests own exactly what the pools say."""
+        assert not any(request_id in self.queue for request_id in self.running)
+        owners = [*self.running.values(), *self._leaving]
+        self.ownership.check(owners, self._in_flight is not None)
 
-    def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            request = self.waiting[0]
-            pages = self.pages_needed(request)
-            if self.pages is not None and self.pages.free < pages:
+    def _land(self) -> dict[str, Request]:
+        """Ends the step in flight; returns its requests that were not aborted meanwhile."""
+        flight, self._in_flight = self._in_flight or {}, None
+        for request in self._leaving:
+            self.ownership.release(request)
+        self._leaving = []
+        return flight
+
+    def _make_room(self) -> None:
+        """Preempts running requests for a waiting one that is more urgent, if that suffices."""
+        while (head := self.queue.head()) is not None and not self._fits(head):
+            urgency = self.queue.urgency(head)
+            worse = [r for r in self.running.values() if self.queue.urgency(r) > urgency]
+            worse.sort(key=self.queue.rank, reverse=True)
+            count = next((n for n in range(1, len(worse) + 1) if self._fits(head, worse[:n])), 0)
+            if not count:
                 return
-            if self.slots is not None:
-                if not self.slots.free:
-                    return
-                (request.slot,) = self.slots.take(1)
-            if self.pages is not None:
-                request.pages = self.pages.take(pages)
-            self.running[request.request_id] = self.waiting.popleft()
+            for victim in worse[:count]:
+                self.preempt(victim.request_id)
+
+    def _fits(self, request: Request, without: Sequence[Request] = ()) -> bool:
+        """Says whether a request can be admitted, if those in `without` were not running."""
+        if len(self.running) - len(without) >= self.max_num_seqs:
+            return False
+        return self.ownership.has_room(request, without)
+
+    def _admit(
+        self, chosen: list[tuple[Request, int]], budget: int, before: int | None = None
+    ) -> int:
+        """Admits waiting requests in order while they fit; returns what is left of the budget.
+
+        Args:
+            chosen: Gets the admitted requests and where their rows end.
+            budget: Rows that are left.
+            before: Admit only requests more urgent than this.
+        """
+        while budget and (request := self.queue.head()) is not None:
+            if before is not None and self.queue.urgency(request) >= before:
+                break
+            if len(self.running) >= self.max_num_seqs or not self.ownership.acquire(request):
+                break
+            self.queue.remove(request.request_id)
+            self.running[request.request_id] = request
+            budget = self._choose(chosen, request, budget)
+        return budget
+
+    def _choose(self, chosen: list[tuple[Request, int]], request: Request, budget: int) -> int:
+        """Decides a request's rows and takes their pages; returns what is left of the budget."""
+        end = chunk_end(
+            "none" if self.cache.slots is None else self.cache.mode,
+            request.num_computed,
+            request.num_tokens,
+            budget,
+            self.cache.block,
+            request.branch,
+        )
+        self.ownership.take_pages(request, end)
+        chosen.append((request, end))
+        return budget - (end - request.num_computed)
+
+    def _rows(self, request: Request, end: int) -> PlannedSequence:
+        begin = request.num_computed
+        writes = [-1] * (end - begin)
+        if request.live_slots:
+            writes[-1] = request.live_slots[0]
+        self.ownership.take_boundary_slots(request, end)
+        for boundary, slot in request.boundary_slots.items():
+            writes[boundary - begin - 1] = slot
+        return PlannedSequence(
+            request.request_id,
+            tuple(request.tokens(begin, end)),
+            begin,
+            request.read_slot,
+            tuple(writes),
+            tuple(request.pages[: -(-end // self.cache.page_size)]),
+            num_outputs=int(end == request.num_tokens),
+        )

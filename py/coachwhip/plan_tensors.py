@@ -1,0 +1,92 @@
+"""Lays a planned step out as the int32 tensors that the step graph takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import EngineError
+from .schedule.plan import StepPlan
+
+
+class PlanTensors:
+    """Reused host buffers for the tensors of a step; see `coachwhip_graphs.step.PLAN_SHAPES`.
+
+    Args:
+        vocab: Size of the vocabulary.
+        slots: Rows of the slot pools.
+        pages: Rows of the page pool.
+    """
+
+    def __init__(self, vocab: int, slots: int, pages: int) -> None:
+        self._limits = {
+            "token": (0, vocab),
+            "read_slot": (-1, slots),
+            "write_slot": (-1, slots),
+            "page": (-1, pages),
+        }
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def lay_out(self, plan: StepPlan) -> list[np.ndarray]:
+        """Returns the plan tensors in the graph's order; valid until the next call.
+
+        Raises:
+            EngineError: The plan names a slot, page or token that does not exist: no wild index
+                may reach the graph.
+        """
+        sequences = plan.sequences
+        count, rows = len(sequences), plan.num_tokens
+        width = max((len(s.pages) for s in sequences), default=0) or 1
+        tokens, write = self._buffer("token", rows), self._buffer("write_slot", rows)
+        starts, read = self._buffer("start", count + 1), self._buffer("read_slot", count)
+        computed = self._buffer("computed", count)
+        table = self._buffer("page", count * width).reshape(count, width)
+        outputs = self._buffer("output", sum(s.num_outputs for s in sequences))
+        table.fill(-1)
+        begin = given = 0
+        for i, s in enumerate(sequences):
+            end = begin + len(s.tokens)
+            if len(s.write_slots) != len(s.tokens):
+                raise EngineError("the plan has another number of write slots than of rows")
+            starts[i], read[i], computed[i] = begin, s.read_slot, s.num_computed
+            tokens[begin:end] = s.tokens
+            write[begin:end] = s.write_slots
+            table[i, : len(s.pages)] = s.pages
+            for row in range(end - s.num_outputs, end):
+                outputs[given] = row
+                given += 1
+            begin = end
+        starts[count] = begin
+        for name, values in (
+            ("token", tokens),
+            ("read_slot", read),
+            ("write_slot", write),
+            ("page", table),
+        ):
+            self._check(name, values)
+        return [tokens, starts, read, write, computed, table, outputs]
+
+    def copies(self, plan: StepPlan) -> tuple[np.ndarray, np.ndarray]:
+        """Returns sources and destinations of the plan's page copies; valid until the next call.
+
+        Raises:
+            EngineError: The plan names a page that does not exist.
+        """
+        source = self._buffer("source", len(plan.copies))
+        destination = self._buffer("destination", len(plan.copies))
+        source[:], destination[:] = zip(*plan.copies, strict=True)
+        for pages in (source, destination):
+            if pages.min() < 0:
+                raise EngineError("the plan copies a page with a negative id")
+            self._check("page", pages)
+        return source, destination
+
+    def _buffer(self, name: str, size: int) -> np.ndarray:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name] = np.empty(max(64, 2 * size), np.int32)
+        return buffer[:size]
+
+    def _check(self, name: str, values: np.ndarray) -> None:
+        low, high = self._limits[name]
+        if values.size and (values.min() < low or values.max() >= high):
+            raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
