@@ -11,6 +11,7 @@ import click
 from . import __version__
 from .commands.bench import bench
 from .commands.generate import generate
+from .commands.verify import verify
 from .errors import CheckpointError, CoachwhipError, ConfigError, RequestError
 
 USER_FAULT, RUN_FAULT, INTERRUPTED = 2, 1, 130
@@ -23,6 +24,7 @@ def cli() -> None:
 
 
 cli.add_command(generate)
+cli.add_command(verify)
 cli.add_command(bench)
 
 

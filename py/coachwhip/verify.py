@@ -1,0 +1,190 @@
+"""Runs the same prompts in every way the engine knows, and compares tokens and log probabilities.
+
+In float32 no bit may differ: no row's arithmetic depends on the rows beside it, on how a prompt is
+cut, or on whether a state was computed now or restored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .engine import Engine
+from .sampling_params import SamplingParams
+
+MODES = ("none", "align", "all")
+BUDGETS = (1, 3, 7, 16, 64, 512)
+BATCHES = (1, 2, 8)
+STARTS = ("cold", "warm", "evicted")
+MOST_PREEMPTIONS = 2
+"""Forced preemptions of each request: without a cache, more would only repeat the same."""
+
+Result = list[tuple[list[int], list[dict[int, float]]]]
+"""For each prompt its tokens and their log probabilities."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the prompts: options, forced preemption, and what the cache holds before."""
+
+    mode: str
+    budget: int
+    batch: int
+    preempt: bool
+    start: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a variant gave: whether every bit was as expected, and that the cache took part."""
+
+    variant: Variant
+    equal: bool
+    cached_tokens: int
+    preemptions: int
+    first_difference: str | None
+
+
+def make_prompts(vocab: int, longest: int, block: int, seed: int = 0) -> list[list[int]]:
+    """Draws prompts that share prefixes: whole, past a grid point, just below one, and not at all.
+
+    Args:
+        vocab: Size of the vocabulary.
+        longest: Most tokens of a prompt, at least 2.
+        block: The checkpoint grid.
+        seed: Of the draws.
+    """
+    draws = np.random.default_rng(seed)
+    trunk = draws.integers(0, vocab, longest).tolist()
+    lengths = (longest, 2 * block + 1, 2 * block, 3 * block + block // 2, 1)
+    prompts = [trunk[: min(n, longest)] for n in lengths]
+    fork = min(longest // 2, 2 * block + 3)
+    prompts.append(trunk[:fork] + draws.integers(0, vocab, min(block, longest - fork)).tolist())
+    prompts.append(draws.integers(0, vocab, min(block + 2, longest)).tolist())
+    prompts.append(list(prompts[0]))
+    return prompts
+
+
+def run(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+    preempt: bool = False,
+    after_step: Callable[[Engine], None] | None = None,
+) -> Result:
+    """Generates for all prompts at once.
+
+    Args:
+        engine: Without unfinished requests.
+        prompts: Token ids.
+        max_tokens: New tokens of each.
+        preempt: Send a running request back to the queue after every second step.
+        after_step: Called after each step.
+    """
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, logprobs=2)
+    for i, ids in enumerate(prompts):
+        engine.add_request(str(i), ids, params)
+    done: dict[str, tuple] = {}
+    preempted = dict.fromkeys(map(str, range(len(prompts))), 0)
+    for step in itertools.count():
+        if not engine.has_unfinished:
+            break
+        for output in engine.step():
+            if output.finished:
+                completion = output.outputs[0]
+                done[output.request_id] = (completion.token_ids, completion.logprobs)
+        if preempt and step % 2:
+            running = [r for r in engine.scheduler.running if preempted[r] < MOST_PREEMPTIONS]
+            if running:
+                victim = running[step // 2 % len(running)]
+                preempted[victim] += 1
+                engine.preempt(victim)
+        if after_step is not None:
+            after_step(engine)
+    return [done[str(i)] for i in range(len(prompts))]
+
+
+def evict_half(engine: Engine) -> None:
+    """Evicts the less recently used half of the checkpoints and of the cached pages."""
+    cache = engine.scheduler.cache
+    for pool in (cache.slots, cache.pages):
+        if pool is not None:
+            count = pool.free + (pool.available - pool.free + 1) // 2
+            for home in [pool.take() for _ in range(count)]:
+                pool.release(home)
+
+
+def variants(
+    modes: Iterable[str] = MODES,
+    budgets: Iterable[int] = BUDGETS,
+    batches: Iterable[int] = BATCHES,
+    preempts: Iterable[bool] = (False, True),
+) -> Iterator[Variant]:
+    """Yields all combinations; those of one engine follow each other as cold, warm, evicted."""
+    for mode, budget, batch, preempt in itertools.product(modes, budgets, batches, preempts):
+        for start in STARTS:
+            yield Variant(mode, budget, batch, preempt, start)
+
+
+def outcomes(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+    chosen: Iterable[Variant],
+    prepare: Callable[[Engine], None] | None = None,
+    after_step: Callable[[Engine], None] | None = None,
+) -> Iterator[Outcome]:
+    """Runs variants and yields how each compares with a run one by one, without any cache.
+
+    Args:
+        engine: Gives weights and pools; needs room for the largest batch.
+        prompts: Token ids.
+        max_tokens: New tokens of each.
+        chosen: As `variants` yields them.
+        prepare: Called with each new engine.
+        after_step: Called after each step.
+    """
+    plain = engine.with_options(
+        enable_prefix_caching=False, mamba_cache_mode="none", mamba_block_size=None, max_num_seqs=1
+    )
+    if prepare is not None:
+        prepare(plain)
+    want = run(plain, prompts, max_tokens)
+    variant_engine = plain
+    for variant in chosen:
+        if variant.start == "cold":
+            variant_engine = engine.with_options(
+                enable_prefix_caching=None,
+                mamba_cache_mode=variant.mode,
+                max_num_batched_tokens=variant.budget,
+                max_num_seqs=variant.batch,
+            )
+            if prepare is not None:
+                prepare(variant_engine)
+        elif variant.start == "evicted":
+            evict_half(variant_engine)
+        before = variant_engine.metrics()
+        got = run(variant_engine, prompts, max_tokens, variant.preempt, after_step)
+        after = variant_engine.metrics()
+        yield Outcome(
+            variant,
+            got == want,
+            after.prefix_cache_hits - before.prefix_cache_hits,
+            after.num_preemptions - before.num_preemptions,
+            first_difference(got, want),
+        )
+
+
+def first_difference(got: Result, want: Result) -> str | None:
+    """Says where two results differ first; None if they do not."""
+    for i, (mine, yours) in enumerate(zip(got, want, strict=True)):
+        for at, (a, b) in enumerate(zip(mine[0], yours[0], strict=True)):
+            if a != b:
+                return f"prompt {i}, new token {at}: {a}, not {b}"
+        for at, (a, b) in enumerate(zip(mine[1], yours[1], strict=True)):
+            if a != b:
+                return f"prompt {i}, log probabilities of new token {at}: {a}, not {b}"
+    return None
