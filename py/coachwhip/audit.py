@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from max.driver import CPU
 
-from .cache.prefix_cache import Hit
 from .config import EngineConfig
 from .errors import EngineError
 from .runner import Runner
@@ -40,15 +39,18 @@ class StateAudit:
         """
         self._compare(f"published by {request.request_id}", request, length, slot, request.pages)
 
-    def restored(self, request: Request, hit: Hit) -> None:
-        """Compares a checkpoint and pages that were found for a request.
+    def restored(self, request: Request) -> None:
+        """Compares the checkpoint and pages that a request was admitted to.
 
         Raises:
             EngineError: They differ.
         """
-        pages = [*hit.pages, *([] if hit.partial is None else [hit.partial])]
-        slot = -1 if hit.slot is None else hit.slot
-        self._compare(f"restored for {request.request_id}", request, hit.length, slot, pages)
+        pages = list(request.pages)
+        if request.page_copy is not None:
+            source, destination = request.page_copy
+            pages[pages.index(destination)] = source
+        what = f"restored for {request.request_id}"
+        self._compare(what, request, request.num_computed, request.read_slot, pages)
 
     def _compare(
         self, what: str, request: Request, length: int, slot: int, pages: list[int]

@@ -130,7 +130,7 @@ class Engine:
         if config.audit_state:
             audit = StateAudit(self.runner, config)
             self.scheduler.ownership.on_publish = audit.published
-            self.scheduler.ownership.on_restore = audit.restored
+            self.scheduler.on_restore = audit.restored
         self._live: dict[str, _Live] = {}
         self._seconds = StepSeconds()
         self._steps = self._prompt_tokens = self._generation_tokens = 0

@@ -66,7 +66,7 @@ class SimulatedModel:
             scheduler.ownership.on_publish = self._published
         if cache.pages is not None:
             cache.pages.on_free = self._free_page
-        scheduler.ownership.on_restore = self._restored
+        scheduler.on_restore = self._restored
 
     def execute(self, plan: StepPlan, live: dict[str, Request]) -> dict[str, int]:
         """Runs a step; returns the next token of each sequence that asked for it."""
@@ -149,11 +149,11 @@ class SimulatedModel:
         assert self.slots[slot] == want, f"slot {slot} is published as what it is not"
         self.checkpoints[slot] = want
 
-    def _restored(self, request: Request, hit) -> None:
+    def _restored(self, request: Request) -> None:
         known = request.prompt_token_ids + request.output_token_ids
-        assert 0 < hit.length < len(known)
+        assert 0 < request.num_computed < len(known)
         if self.slots:
-            assert self.slots[hit.slot] == fold(known[: hit.length])
+            assert self.slots[request.read_slot] == fold(known[: request.num_computed])
 
     def _free_slot(self, slot: int) -> None:
         self.slots[slot] = None

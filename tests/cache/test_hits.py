@@ -272,9 +272,7 @@ def test_a_reset_hides_what_running_requests_computed_before():
 
 def test_a_request_that_never_fits_is_refused_with_the_numbers():
     bench = Bench(pages=4, page_size=8)
-    with pytest.raises(
-        RequestError, match=r"need 5 pages of 8 .* 4; .* raise num_kv_pages to 5"
-    ):
+    with pytest.raises(RequestError, match=r"need 5 pages of 8 .* 4; .* raise num_kv_pages to 5"):
         bench.add(tokens(30), new=4)
     assert not bench.scheduler.has_unfinished
     bench.live.clear()

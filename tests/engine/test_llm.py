@@ -35,8 +35,8 @@ def make(tiny_folder):
     for one in made:
         assert not one.engine.has_unfinished
         one.engine.scheduler.check()
-        assert one.engine.scheduler.slots.free == one.engine.scheduler.slots.total
-        assert one.engine.scheduler.pages.free == one.engine.scheduler.pages.total
+        assert one.engine.scheduler.cache.slots.owned == 0
+        assert one.engine.scheduler.cache.pages.owned == 0
 
 
 @pytest.fixture(scope="module")

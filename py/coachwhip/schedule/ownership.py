@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from ..cache.prefix_cache import Hit, PrefixCache
+from ..cache.prefix_cache import PrefixCache
 from .request import Request
 
 
@@ -25,8 +25,6 @@ class Ownership:
         self.reserved_pages = 0
         self.on_publish: Callable[[Request, int, int], None] | None = None
         """Called with a request, a grid point and the slot that became its checkpoint."""
-        self.on_restore: Callable[[Request, Hit], None] | None = None
-        """Called with an admitted request and its hit."""
 
     def pages_needed(self, request: Request) -> int:
         """Pages for the request's longest possible text; its last token is never computed."""
@@ -90,8 +88,6 @@ class Ownership:
         if request.num_cached_tokens is None:
             request.num_cached_tokens = min(hit.length, len(request.prompt_token_ids))
         cache.count(hit, request.num_tokens)
-        if self.on_restore is not None and hit.length:
-            self.on_restore(request, hit)
         return True
 
     def take_pages(self, request: Request, end: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import RequestError
@@ -45,6 +45,8 @@ class Scheduler:
         self.running: dict[str, Request] = {}
         self.ownership = Ownership(cache)
         self.num_preemptions = 0
+        self.on_restore: Callable[[Request], None] | None = None
+        """Called with a request that was admitted to a prefix out of the cache."""
         self._in_flight: dict[str, Request] | None = None
         self._leaving: list[Request] = []
 
@@ -210,6 +212,8 @@ class Scheduler:
                 break
             self.queue.remove(request.request_id)
             self.running[request.request_id] = request
+            if self.on_restore is not None and request.num_computed:
+                self.on_restore(request)
             budget = self._choose(chosen, request, budget)
         return budget
 
