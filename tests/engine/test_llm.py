@@ -101,6 +101,36 @@ def test_logprobs_are_those_of_the_reference(make, prompts, tiny):
 
 
 @pytest.mark.slow
+def test_salts_keep_prompts_apart_and_a_reset_forgets_them(make, prompts):
+    llm = make(mamba_block_size=8)
+    mine = {"prompt_token_ids": prompts[7], "cache_salt": "me"}
+
+    def hits(*asked):
+        return [o.num_cached_tokens for p in asked for o in llm.generate(p, GREEDY)]
+
+    assert hits(mine, {**mine, "cache_salt": "you"}, prompts[7]) == [0, 0, 0]
+    assert hits(mine, prompts[7]) == [32, 32]
+    llm.reset_prefix_cache()
+    assert llm.metrics().slots_checkpoint == 0
+    assert hits(mine, prompts[7]) == [0, 0]
+    with pytest.raises(RequestError, match="cache_salt"):
+        llm.generate({"cache_salt": "me"}, GREEDY)
+
+
+@pytest.mark.slow
+def test_priorities_order_requests_and_change_no_token(make, prompts, expected):
+    llm = make(scheduling_policy="priority", max_num_seqs=2)
+    outs = llm.generate(as_inputs(prompts), GREEDY, priority=[3, 3, 3, 2, 2, 2, 1, 0])
+    assert [o.outputs[0].token_ids for o in outs] == expected
+    seconds = [o.metrics["time_to_first_token"] for o in outs]
+    assert max(seconds[6:]) < min(seconds[:3])
+    with pytest.raises(RequestError, match="2 entries"):
+        llm.generate(as_inputs(prompts), GREEDY, priority=[1, 2])
+    with pytest.raises(RequestError, match="scheduling_policy"):
+        make().generate(as_inputs(prompts[:1]), GREEDY, priority=1)
+
+
+@pytest.mark.slow
 def test_max_model_len_ends_the_text(make, prompts):
     (out,) = make().generate([prompts[5]], SamplingParams(max_tokens=None, ignore_eos=True))
     assert len(prompts[5]) + len(out.outputs[0].token_ids) == 128
