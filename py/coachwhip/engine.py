@@ -13,13 +13,12 @@ from max.driver import accelerator_count
 from .audit import StateAudit
 from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
-from .caching_config import slot_bytes
 from .checkpoint import read_model
-from .config import DTYPE_BYTES, EngineOptions, page_bytes, resolve
+from .config import EngineOptions, resolve
 from .errors import ConfigError, RequestError
 from .locate import small_model_dir
 from .logprobs import top_logprobs
-from .metrics import Metrics, StepSeconds
+from .metrics import Metrics, StepCounts, collect
 from .outputs import CompletionOutput, RequestOutput
 from .runner import Runner, StepOutput
 from .sampling_params import SamplingParams
@@ -132,8 +131,7 @@ class Engine:
             self.scheduler.ownership.on_publish = audit.published
             self.scheduler.on_restore = audit.restored
         self._live: dict[str, _Live] = {}
-        self._seconds = StepSeconds()
-        self._steps = self._prompt_tokens = self._generation_tokens = 0
+        self._counts = StepCounts()
 
     @property
     def has_unfinished(self) -> bool:
@@ -247,10 +245,10 @@ class Engine:
         self.scheduler.commit(plan, accepted, finished)
         for request_id in finished:
             live = self._live.pop(request_id)
-            self._prompt_tokens += len(live.output.prompt_token_ids)
-        self._steps += 1
-        self._generation_tokens += sum(map(len, accepted.values()))
-        seconds = self._seconds
+            self._counts.prompt_tokens += len(live.output.prompt_token_ids)
+        self._counts.steps += 1
+        self._counts.generation_tokens += sum(map(len, accepted.values()))
+        seconds = self._counts.seconds
         seconds.plan += at_execute - at_plan
         seconds.tensors += out.tensors_s
         seconds.execute += at_accept - at_execute - out.tensors_s
@@ -280,39 +278,7 @@ class Engine:
 
     def metrics(self) -> Metrics:
         """Returns what the engine counted so far, and its gauges."""
-        config, spec, cache = self.config, self.model.spec, self.scheduler.cache
-        slots = cache.slots or Pool("state slots", 0)
-        pages = cache.pages or Pool("pages", 0)
-        stats = cache.stats
-        return Metrics(
-            num_requests_running=len(self.scheduler.running),
-            num_requests_waiting=len(self.scheduler.queue),
-            num_preemptions=self.scheduler.num_preemptions,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            prefix_cache_queries=stats.queries,
-            prefix_cache_hits=stats.hits,
-            prefix_miss_total=dict(stats.misses),
-            slots_total=slots.total,
-            slots_live=slots.live,
-            slots_checkpoint=slots.cached,
-            slot_bytes=slot_bytes(
-                spec, DTYPE_BYTES[config.dtype], DTYPE_BYTES[config.mamba_ssm_cache_dtype]
-            ),
-            published=stats.published,
-            restored=stats.restored,
-            evicted=stats.evicted,
-            publish_skipped=stats.skipped,
-            pages_total=pages.total,
-            pages_live=pages.live,
-            pages_cached=pages.cached,
-            page_bytes=page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype),
-            pages_evicted=stats.pages_evicted,
-            page_copies=stats.page_copies,
-            kv_cache_usage_perc=pages.owned / pages.total if pages.total else 0.0,
-            num_steps=self._steps,
-            step_seconds=replace(self._seconds),
-        )
+        return collect(self.model.spec, self.config, self.scheduler, self._counts)
 
     def _accept(self, out: StepOutput) -> tuple[dict[str, list[int]], list[RequestOutput]]:
         """Decides which tokens each request keeps, and extends its output by them."""

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+
+from coachwhip_graphs.spec import ModelSpec
+
+from .cache.pool import Pool
+from .caching_config import slot_bytes
+from .config import DTYPE_BYTES, EngineConfig, page_bytes
+from .schedule.scheduler import Scheduler
 
 
 @dataclass
@@ -24,6 +31,17 @@ class StepSeconds:
     def host(self) -> float:
         """All but the graph."""
         return self.plan + self.tensors + self.accept + self.commit
+
+
+@dataclass
+class StepCounts:
+    """What an engine counts beside its scheduler and cache."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Of finished requests."""
+    generation_tokens: int = 0
+    seconds: StepSeconds = field(default_factory=StepSeconds)
 
 
 @dataclass(frozen=True)
@@ -66,3 +84,41 @@ class Metrics:
     def as_dict(self) -> dict[str, object]:
         """Returns all values under their names."""
         return asdict(self)
+
+
+def collect(
+    spec: ModelSpec, config: EngineConfig, scheduler: Scheduler, counts: StepCounts
+) -> Metrics:
+    """Returns the metrics of an engine as they are now."""
+    cache = scheduler.cache
+    slots = cache.slots or Pool("state slots", 0)
+    pages = cache.pages or Pool("pages", 0)
+    stats = cache.stats
+    state_bytes = DTYPE_BYTES[config.mamba_ssm_cache_dtype]
+    return Metrics(
+        num_requests_running=len(scheduler.running),
+        num_requests_waiting=len(scheduler.queue),
+        num_preemptions=scheduler.num_preemptions,
+        prompt_tokens=counts.prompt_tokens,
+        generation_tokens=counts.generation_tokens,
+        prefix_cache_queries=stats.queries,
+        prefix_cache_hits=stats.hits,
+        prefix_miss_total=dict(stats.misses),
+        slots_total=slots.total,
+        slots_live=slots.live,
+        slots_checkpoint=slots.cached,
+        slot_bytes=slot_bytes(spec, DTYPE_BYTES[config.dtype], state_bytes),
+        published=stats.published,
+        restored=stats.restored,
+        evicted=stats.evicted,
+        publish_skipped=stats.skipped,
+        pages_total=pages.total,
+        pages_live=pages.live,
+        pages_cached=pages.cached,
+        page_bytes=page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype),
+        pages_evicted=stats.pages_evicted,
+        page_copies=stats.page_copies,
+        kv_cache_usage_perc=pages.owned / pages.total if pages.total else 0.0,
+        num_steps=counts.steps,
+        step_seconds=replace(counts.seconds),
+    )

@@ -280,11 +280,14 @@ def test_a_request_that_never_fits_is_refused_with_the_numbers():
 
 
 def test_pages_that_cannot_be_copied_are_taken_over():
-    bench = Bench(pages=4, page_size=8, slots=9)
-    prompt = tokens(21)
+    bench = Bench(pages=4, page_size=8, slots=20)
+    prompt = tokens(31)
     bench.hit(prompt)
-    assert bench.run(prompt, new=12)[0].num_cached_tokens == 20
+    fork = [*prompt[:21], *(1 - t % 2 for t in prompt[21:])]
+    assert bench.run(fork, new=2)[0].num_cached_tokens == 20
     assert bench.cache.stats.page_copies == 0
+    # What the page held of the first prompt beyond the hit is overwritten, and not found again.
+    assert bench.hit(prompt) == 16
 
 
 def test_decode_rows_come_first_and_prompts_share_the_rest():

@@ -34,7 +34,7 @@ class CacheAndScheduler(RuleBasedStateMachine):
         block=st.integers(4, 13),
         page_size=st.sampled_from([1, 4, 5, 8]),
         spare_slots=st.integers(0, 6),
-        spare_pages=st.integers(0, 30),
+        spare_pages=st.sampled_from([0, 0, 1, 2, 5, 30]),
         seqs=st.integers(1, 4),
         budget=st.sampled_from([1, 2, 3, 7, 16, 40]),
         policy=st.sampled_from(["fcfs", "priority"]),
