@@ -134,6 +134,10 @@ class ModelSpec:
         """Returns how many layers are of `kind`."""
         return sum(layer.kind == kind for layer in self.layers)
 
+    def count_mtp(self, kind: LayerKind) -> int:
+        """Returns how many layers of the multi-token-prediction head are of `kind`."""
+        return sum(layer.kind == kind for layer in self.mtp_layers)
+
     @property
     def pattern(self) -> str:
         """The layer kinds as NemotronH's pattern string."""
