@@ -4,8 +4,8 @@
     x = x + mixer(RMSNorm(x)) for each layer;  m_i = RMSNorm(x; final_layernorm)
 
 `m_i` through the LM head predicts `t_{i+2}`. `h_i` is the trunk's post-norm hidden state, or for a
-deeper draft the head's own `m` of the row before. Attention layers keep their keys and values in the
-pages, behind the trunk's.
+deeper draft the head's own `m` of the row before. Attention layers keep their keys and values in
+the pages, behind the trunk's.
 
 See: DeepSeek-AI 2024, arXiv 2412.19437 (multi-token prediction); tests/reference/nemotron_h.py.
 """
@@ -37,7 +37,7 @@ def mtp_graph(
     """Builds the draft graph of a model with an MTP head.
 
     Inputs are those of the step graph, `tokens` being the token after each row's position, then
-    `hidden` [tokens, hidden] of `dtype`: the hidden state of each row's position. Slots are not used.
+    `hidden` [tokens, hidden] of `dtype`: the hidden state of each row's position. Slots are unused.
 
     Args:
         spec: The model; `mtp_layers` must not be empty, nor hold Mamba2 layers.
