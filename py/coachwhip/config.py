@@ -29,7 +29,9 @@ class EngineOptions:
     """What a user may set; the command line has each under the same name with dashes."""
 
     model: str | None = None
-    """Folder of a checkpoint; None is the small model that ships with the package."""
+    """Folder of a checkpoint, or a hub id; None is the small model that ships with the package."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id; None is its main branch."""
     dtype: str = "auto"
     """Type of weights and activations; auto is the checkpoint's (float32 for float16 files)."""
     device: str = "auto"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from max.driver import accelerator_count
@@ -13,6 +14,7 @@ from .cache.free_pool import FreePool
 from .checkpoint import read_model
 from .config import EngineOptions, resolve
 from .errors import RequestError
+from .hub import refuse_revision, resolve_model
 from .locate import small_model_dir
 from .logprobs import top_logprobs
 from .outputs import CompletionOutput, RequestOutput
@@ -61,7 +63,7 @@ class Engine:
         on_progress: Callable[[str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
     ) -> None:
-        model = read_model(small_model_dir() if options.model is None else options.model)
+        model = read_model(_folder(options))
         for line in model.warnings if on_warning else ():
             on_warning(line)
         self.model = model
@@ -204,6 +206,13 @@ class Engine:
         if ended is not None:
             completion.finish_reason, completion.stop_reason = ended
             live.output.finished = True
+
+
+def _folder(options: EngineOptions) -> Path:
+    if options.model is None:
+        refuse_revision(None, options.revision)
+        return small_model_dir()
+    return resolve_model(options.model, options.revision)
 
 
 def _metrics(live: _Live, now: float) -> dict[str, float]:
