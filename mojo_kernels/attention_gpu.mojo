@@ -114,7 +114,7 @@ def attention_gpu[
     page_stride: Int64,
     scale: Float32,
 ):
-    """Attends one query row of one head; grid (heads, tokens), block WARPS warps.
+    """Attends one query row of one head; grid (tokens, heads), block WARPS warps.
 
     Parameters:
         dtype: Type of q and the output.
@@ -138,8 +138,8 @@ def attention_gpu[
     """
     comptime F = DType.float32
     comptime V = (head_dim + WARP_SIZE - 1) // WARP_SIZE  # values of one lane
-    var h = Int(block_idx.x)
-    var row = Int(block_idx.y)
+    var h = Int(block_idx.y)
+    var row = Int(block_idx.x)
     var lane = Int(lane_id())
     var s = sequence_of(row, seq_start, Int(batch))
     var length = (

@@ -18,6 +18,8 @@ comptime LANES = 16
 """Channels that one vector holds."""
 comptime CHANNEL_BLOCK = 256
 """Channels of one work item: d_conv rows of them stay in the L1 cache while rows pass by."""
+comptime FEW_ROWS = 8
+"""Rows up to which channels, not rows, are the outer loop: decode and verify."""
 
 
 def conv_block[
@@ -62,6 +64,38 @@ def conv_block[
     comptime HISTORY = d_conv - 1
     comptime F = DType.float32
     comptime Vec = SIMD[F, LANES]
+    if rows <= FEW_ROWS:
+        # The window fits in registers: each channel is read once, and stored where rows ask for it.
+        for ch in range(0, count, LANES):
+            var seen = Array[SIMD[dtype, LANES], d_conv](fill=0)
+            if read_slot >= 0:
+                var home = pool.unsafe_offset(read_slot * slot_stride + ch)
+                comptime for k in range(HISTORY):
+                    seen[k + 1] = home.unsafe_load[width=LANES](k * channels)
+            var first = bias.unsafe_load[width=LANES](ch)
+            for t in range(rows):
+                comptime for k in range(HISTORY):
+                    seen[k] = seen[k + 1]
+                seen[HISTORY] = x.unsafe_load[width=LANES](t * x_stride + ch)
+                var acc = first
+                comptime for k in range(d_conv):
+                    acc = (
+                        seen[k]
+                        .cast[F]()
+                        .fma(
+                            weight.unsafe_load[width=LANES](k * channels + ch),
+                            acc,
+                        )
+                    )
+                comptime if activation == "silu":
+                    acc = silu(acc)
+                y.unsafe_store(t * y_stride + ch, acc.cast[dtype]())
+                var slot = Int(write_slot[unsafe_offset=t])
+                if slot >= 0:
+                    var home = pool.unsafe_offset(slot * slot_stride + ch)
+                    comptime for k in range(HISTORY):
+                        home.unsafe_store(k * channels, seen[k + 1])
+        return
     # The window is copied first: a row may store to the very slot that later rows start from.
     var window = stack_allocation[
         HISTORY * CHANNEL_BLOCK, dtype, alignment=64

@@ -23,7 +23,7 @@ def conv1d_gpu[
     x_stride_: Int32,
     slot_stride: Int64,
 ):
-    """Convolves one channel of one sequence; grid (channel blocks, batch).
+    """Convolves one channel of one sequence; grid (batch, channel blocks).
 
     Parameters:
         dtype: Type of rows, windows and outputs.
@@ -47,8 +47,8 @@ def conv1d_gpu[
     comptime HISTORY = d_conv - 1
     var channels = Int(channels_)
     var stride = Int(x_stride_)
-    var ch = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
-    var s = Int(block_idx.y)
+    var ch = Int(block_idx.y) * Int(block_dim.x) + Int(thread_idx.x)
+    var s = Int(block_idx.x)
     if ch >= channels:
         return
     var taps = Array[Float32, d_conv](fill=0)

@@ -11,7 +11,7 @@ def copy_rows_gpu[
     target: Pointer[Int32, ImmutAnyOrigin],
     row_stride: Int64,
 ):
-    """Copies row `source[i]` to row `target[i]`; grid (parts of a row, copies).
+    """Copies row `source[i]` to row `target[i]`; grid (copies, parts of a row).
 
     Parameters:
         dtype: Type of the pool.
@@ -22,10 +22,10 @@ def copy_rows_gpu[
         target: Rows to write, `[copies]`.
         row_stride: Values per row.
     """
-    var i = Int(block_idx.y)
+    var i = Int(block_idx.x)
     var stride = Int(row_stride)
     var src = Int(source[unsafe_offset=i]) * stride
     var dst = Int(target[unsafe_offset=i]) * stride
-    var first = Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
-    for at in range(first, stride, Int(grid_dim.x) * Int(block_dim.x)):
+    var first = Int(block_idx.y) * Int(block_dim.x) + Int(thread_idx.x)
+    for at in range(first, stride, Int(grid_dim.y) * Int(block_dim.x)):
         pool[unsafe_offset=dst + at] = pool[unsafe_offset=src + at]

@@ -39,7 +39,7 @@ def gated_rms_norm_gpu[
     groups_: Int32,
     eps: Float32,
 ):
-    """Normalises one group of one row; grid (groups, tokens).
+    """Normalises one group of one row; grid (tokens, groups).
 
     Parameters:
         dtype: Type of the rows.
@@ -58,8 +58,8 @@ def gated_rms_norm_gpu[
     comptime WARPS = THREADS // WARP_SIZE
     var width = Int(width_)
     var size = width // Int(groups_)
-    var row = Int(block_idx.y)
-    var base = Int(block_idx.x) * size
+    var row = Int(block_idx.x)
+    var base = Int(block_idx.y) * size
     var yr = y.unsafe_offset(row * width + base)
     var zr = z.unsafe_offset(row * Int(z_stride_) + base)
     var sum = Float32(0)

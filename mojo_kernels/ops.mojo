@@ -93,6 +93,7 @@ struct Conv1d:
             activation == "silu" or activation == "none"
         ), "activation must be silu or none"
         comptime assert 2 <= d_conv <= 4, "d_conv must be 2, 3 or 4"
+        comptime assert x_offset >= 0, "x_offset must not be negative"
         var tokens = x.dim_size(0)
         var channels = y.dim_size(1)
         var batch = seq_start.dim_size(0) - 1
@@ -156,7 +157,7 @@ struct Conv1d:
                 Int32(channels),
                 Int32(x_stride),
                 Int64(slot_stride),
-                grid_dim=(ceildiv(channels, BLOCK), batch),
+                grid_dim=(batch, ceildiv(channels, BLOCK)),
                 block_dim=BLOCK,
             )
         else:
@@ -260,6 +261,7 @@ struct SSMScan:
         comptime assert (
             headdim * dstate <= MAX_HEAD_VALUES
         ), "headdim * dstate is too large"
+        comptime assert dt_offset >= 0, "dt_offset must not be negative"
         var tokens = xbc.dim_size(0)
         var nheads = a.dim_size(0)
         var batch = seq_start.dim_size(0) - 1
@@ -350,7 +352,7 @@ struct SSMScan:
                 Int64(slot_stride),
                 Float32(dt_min),
                 Float32(dt_max),
-                grid_dim=(nheads, batch),
+                grid_dim=(batch, nheads),
                 block_dim=headdim * SPLITS,
             )
         else:
@@ -425,6 +427,7 @@ struct GatedRMSNorm:
             When an operand's shape or, on a CPU, an index is out of range; the message names it.
         """
         comptime OP = "coachwhip.gated_rms_norm"
+        comptime assert z_offset >= 0, "z_offset must not be negative"
         var tokens = y.dim_size(0)
         var width = y.dim_size(1)
         var z_stride = z.dim_size(1)
@@ -464,7 +467,7 @@ struct GatedRMSNorm:
                 Int32(z_stride),
                 Int32(groups),
                 eps,
-                grid_dim=(groups, tokens),
+                grid_dim=(tokens, groups),
                 block_dim=THREADS,
             )
         else:
@@ -613,7 +616,7 @@ struct Attention:
                 Int32(page_size),
                 Int64(page_stride),
                 scale,
-                grid_dim=(heads, tokens),
+                grid_dim=(tokens, heads),
                 block_dim=BLOCK,
             )
         else:
@@ -1082,7 +1085,7 @@ struct CopyRows:
                 fp,
                 tp,
                 Int64(stride),
-                grid_dim=(min(ceildiv(stride, BLOCK), 64), count),
+                grid_dim=(count, min(ceildiv(stride, BLOCK), 64)),
                 block_dim=BLOCK,
             )
         else:

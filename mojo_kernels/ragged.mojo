@@ -14,7 +14,7 @@ from std.math import ceildiv
 from std.utils.numerics import FlushDenormals
 
 
-comptime SERIAL_BELOW = 1 << 20
+comptime SERIAL_BELOW = 1 << 19
 """Work, in state values, under which one thread is faster: a parallel region costs tens to
 hundreds of microseconds, whatever it does."""
 
@@ -134,30 +134,35 @@ def check_equal(
 
 def first_item(
     target: Int,
+    units: Int,
     batch: Int,
-    rows_per_unit: Int,
     seq_start: Pointer[mut=False, Int32, ...],
 ) -> Int:
-    """Returns the first item with at least `target` rows of work before it.
+    """Returns the first item whose preceding work reaches `target`.
+
+    Item `s * units + u` is unit `u` of sequence `s`; it costs the sequence's rows plus
+    `ROWS_PER_SEQUENCE`.
 
     Args:
-        target: Work to leave before the item, in rows.
+        target: Work to leave behind, in rows.
+        units: Number of units.
         batch: Number of sequences.
-        rows_per_unit: Work of one unit over all sequences, in rows.
         seq_start: First row of each sequence, `[batch + 1]`.
 
     Returns:
-        The item's index, `unit * batch + sequence`.
+        The item's index, `units * batch` when there is none.
     """
-    var unit = target // rows_per_unit
-    var rest = target - unit * rows_per_unit
-    var s = 0
-    while (
-        s < batch
-        and Int(seq_start[unsafe_offset=s]) + s * ROWS_PER_SEQUENCE < rest
-    ):
-        s += 1
-    return unit * batch + s
+    for s in range(batch):
+        var before = (
+            Int(seq_start[unsafe_offset=s]) + s * ROWS_PER_SEQUENCE
+        ) * units
+        var each = (
+            Int(seq_start[unsafe_offset=s + 1] - seq_start[unsafe_offset=s])
+            + ROWS_PER_SEQUENCE
+        )
+        if before + each * units > target:
+            return s * units + ceildiv(max(target - before, 0), each)
+    return units * batch
 
 
 def for_each_unit_and_sequence[
@@ -173,10 +178,11 @@ def for_each_unit_and_sequence[
     """Calls `work(unit, sequence)` for each pair, on as many threads as pay.
 
     Every thread gets one contiguous run of items, cut where the rows balance, so that one long
-    prefill beside many decode rows is still shared evenly.
+    prefill beside many decode rows is still shared evenly. The units of a sequence follow one
+    another, as their states do in memory: decode streams whole slots.
 
     Parameters:
-        Work: Type of `work`.
+        Work: Type of the function.
 
     Args:
         work: What to do for a unit (a head, a block of channels) of a sequence. Must not raise.
@@ -187,32 +193,25 @@ def for_each_unit_and_sequence[
         ctx: The device context of the op, a CPU's.
 
     Raises:
-        When the threads cannot be started.
+        Error: The context is not a CPU's.
     """
     var cpu = ctx.assert_cpu_target()
     var tokens = Int(seq_start[unsafe_offset=batch])
     var workers = parallelism_level(cpu)
     if workers == 1 or tokens * units * values_per_row < SERIAL_BELOW:
         with FlushDenormals():
-            for unit in range(units):
-                for s in range(batch):
+            for s in range(batch):
+                for unit in range(units):
                     work(unit, s)
         return
-    var rows_per_unit = tokens + batch * ROWS_PER_SEQUENCE
-    var total = rows_per_unit * units
+    var total = (tokens + batch * ROWS_PER_SEQUENCE) * units
 
     def share(w: Int) {imm}:
-        var lo = first_item(
-            total * w // workers, batch, rows_per_unit, seq_start
-        )
-        var hi = first_item(
-            total * (w + 1) // workers, batch, rows_per_unit, seq_start
-        )
-        if w == workers - 1:
-            hi = units * batch
+        var lo = first_item(total * w // workers, units, batch, seq_start)
+        var hi = first_item(total * (w + 1) // workers, units, batch, seq_start)
         with FlushDenormals():
             for item in range(lo, hi):
-                work(item // batch, item % batch)
+                work(item % units, item // units)
 
     sync_parallelize(share, workers, cpu)
 

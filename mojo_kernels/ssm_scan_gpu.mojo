@@ -71,8 +71,8 @@ def ssm_scan_gpu[
     var nheads = Int(nheads_)
     var headdim = Int(headdim_)
     var ngroups = Int(ngroups_)
-    var h = Int(block_idx.x)
-    var s = Int(block_idx.y)
+    var h = Int(block_idx.y)
+    var s = Int(block_idx.x)
     var p = Int(thread_idx.x) % headdim
     var split = Int(thread_idx.x) // headdim
     var threads = headdim * SPLITS

@@ -1,0 +1,1 @@
+"""Benchmarks of coachwhip, beside what the machine can do and what others do."""

@@ -1,0 +1,78 @@
+"""What one benchmark is made of: the work, the programs that do it, and how their results differ.
+
+A kernel's file makes `Benchmark`s; nothing here knows any kernel, MAX or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bench.kernels.timing import Program
+
+Pattern = Literal["read", "update", "copy"]
+"""How memory is touched: read once; read and written in place; read here and written there."""
+Peak = Literal["float32", "bfloat16"]
+"""Which multiply-add is the ceiling."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What has to be done at least, whoever does it.
+
+    `bytes` counts what has to cross the memory bus: the operands that the benchmark rotates, read
+    plus written. `flop` counts a multiply-add as two. `slots` counts FLOP as instructions do: two
+    for each lane of each multiply, add or multiply-add; 0 where it is not of interest.
+    """
+
+    bytes: int
+    pattern: Pattern
+    flop: int = 0
+    peak: Peak = "float32"
+    slots: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape of one kernel: our program, its rivals, and a check that they agree.
+
+    `ours_hot` repeats the same data in each call, where `ours` rotates. `outputs` runs everything
+    once from equal inputs and returns float32 arrays by name, ours as "ours"; the largest
+    difference between them may be `tolerance` times the largest value. `tokens` is what one call
+    handles, for the time per token.
+    """
+
+    kernel: str
+    name: str
+    work: Work
+    ours: Program
+    rivals: Mapping[str, Program]
+    outputs: Callable[[], Mapping[str, Any]]
+    tokens: int
+    ours_hot: Program | None = None
+    tolerance: float = 1e-3
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """A MAX graph: its name, input types, and what builds its outputs from its inputs."""
+
+    name: str
+    types: list[Any]
+    build: Callable[[list[Any]], list[Any]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A kernel's graphs and, once they are compiled, its cases.
+
+    `own` graphs use ops of coachwhip; `rivals` are MAX's own and are compiled apart, so that a
+    change of our kernels leaves them in MAX's cache. `cases` gets the models by name and the
+    memory to work in, and makes the data of one case at a time; a rival whose model is missing is
+    left out.
+    """
+
+    own: list[GraphSpec]
+    rivals: list[GraphSpec]
+    cases: Callable[[Mapping[str, Any], Any], Iterator[Case]] = field(repr=False)

@@ -1,0 +1,77 @@
+"""What the kernels have to reach, in one run of the full benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.kernels.result import Result
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One demand and what was measured, by medians and, as `best`, by minima."""
+
+    kernel: str
+    case: str
+    what: str
+    least: float
+    measured: float
+    best: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the medians meet it."""
+        return self.measured >= self.least
+
+
+Asked = tuple[str, float, float, float]
+"""What, at least how much, by medians, by minima."""
+
+
+def _times(result: Result, what: str, least: float, rivals: Sequence[str]) -> Asked:
+    medians = min(result.times_faster(name) for name in rivals)
+    return what, least, medians, min(result.best_times_faster(name) for name in rivals)
+
+
+def _decode(result: Result) -> Iterator[Asked]:
+    torch = [name for name in result.rivals if name.startswith("torch")]
+    if result.kernel == "conv1d":
+        yield _times(result, "times torch, its faster form", 5, torch)
+        return
+    if "MAX builtin" in result.rivals:
+        yield _times(result, "times MAX's builtin scan", 10, ["MAX builtin"])
+    yield _times(result, "times the plain torch step", 15, torch)
+    if "batch 32" in result.case:
+        yield "share of the memory bandwidth", 0.8, result.share, result.best_share
+
+
+def _prefill(result: Result) -> Iterator[Asked]:
+    if " 64 heads" in result.case and "MAX builtin" in result.rivals:
+        yield _times(result, "times MAX's builtin scan", 10, ["MAX builtin"])
+    if " 40 heads" in result.case:
+        ours, flop = result.ours, result.work.flop
+        if result.us_per_token > 6:
+            share = flop / ours.median / result.ceilings.peak
+            best = flop / ours.min / result.best_ceilings.peak
+            yield "share of the FMA peak (over 6 us per token)", 0.6, share, best
+        else:
+            yield "tokens per 6 us", 1, 6 / result.us_per_token, 6 * result.tokens / ours.min
+
+
+def demands(results: Sequence[Result]) -> list[Demand]:
+    """Returns the demands on those of the results that have any: float32, full sizes."""
+    found = []
+    for result in results:
+        sizes = ("64 heads", "40 heads", "6144 channels")
+        if "float32" not in result.case or not any(size in result.case for size in sizes):
+            continue
+        if result.kernel not in ("ssm_scan", "conv1d"):
+            continue
+        kinds = {"decode": _decode}
+        if result.kernel == "ssm_scan":
+            kinds["prefill"] = _prefill
+        for kind, ask in kinds.items():
+            if result.case.startswith(kind):
+                found += [Demand(result.kernel, result.case, *d) for d in ask(result)]
+    return found

@@ -1,0 +1,227 @@
+"""`ssm_scan`: MAX's builtin scan and torch beside it, decode and prefill.
+
+FLOP are counted as 5 for each state value and row: h = decay * h (1), h += u * B (2), y += C * h
+(2). That is one multiply and two FMAs, three instructions for 16 values: `slots` counts 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from max.nn.state_space import mamba2_ssd_chunk_scan_varlen_fwd_inplace
+from torch.nn import functional as F
+
+from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.graphs import BF16, BOOL, F32, I32, U32, in_place, in_type
+from bench.kernels.memory import TORCH_OF, Memory, buffer, indices, tensor
+from coachwhip_graphs import ops as our_ops
+from models.train.ssd import ssd_chunked
+
+HEADDIM, DSTATE, NGROUPS = 64, 128, 8
+CHUNK = 64
+"""Chunk of the torch prefill: with 128 the fastest of 16 to 256, at 64 heads on two cores."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One case: `batch` sequences of `rows` rows each."""
+
+    nheads: int
+    batch: int
+    rows: int
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        what = f"decode batch {self.batch}" if self.rows == 1 else f"prefill {self.rows}"
+        return f"{what}, {self.nheads} heads, {self.dtype}"
+
+    @property
+    def model(self) -> str:
+        return f"ssm_scan-{self.nheads}-{self.dtype}"
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.rows
+
+    @property
+    def state(self) -> int:
+        return self.nheads * HEADDIM * DSTATE
+
+    @property
+    def work(self) -> Work:
+        values = self.state * self.tokens
+        size = TORCH_OF[self.dtype].itemsize
+        return Work(
+            bytes=2 * self.batch * self.state * size,
+            pattern="update",
+            flop=5 * values,
+            slots=6 * values,
+        )
+
+
+class Data:
+    """Random inputs of a shape, and where each sequence's rows begin."""
+
+    def __init__(self, shape: Shape) -> None:
+        r = torch.Generator().manual_seed(1)
+        t, h, dtype = shape.tokens, shape.nheads, TORCH_OF[shape.dtype]
+        self.xbc = torch.randn(t, h * HEADDIM + 2 * NGROUPS * DSTATE, generator=r).to(dtype)
+        self.dt = torch.randn(t, h, generator=r).to(dtype)
+        self.a = -torch.rand(h, generator=r).mul(2).exp()
+        self.d, self.dt_bias = torch.randn(2, h, generator=r)
+        self.starts = range(0, t + 1, shape.rows)
+        x, b, c = self.xbc.split([h * HEADDIM, NGROUPS * DSTATE, NGROUPS * DSTATE], 1)
+        self.x = x.reshape(t, h, HEADDIM).contiguous()
+        self.b, self.c = (v.reshape(t, NGROUPS, DSTATE).contiguous() for v in (b, c))
+
+
+def torch_step(states: torch.Tensor, slots: torch.Tensor, data: Data) -> torch.Tensor:
+    """One token per sequence: gather, update, scatter; states [slots, nheads, headdim, dstate]."""
+    state = states[slots]
+    y = torch_advance(state, data)
+    states[slots] = state
+    return y
+
+
+def torch_advance(state: torch.Tensor, data: Data) -> torch.Tensor:
+    """Advances states [batch, nheads, headdim, dstate] in place by a token; returns y."""
+    dt = F.softplus(data.dt + data.dt_bias)
+    decay = torch.exp(dt * data.a)
+    per_group = data.x.shape[1] // NGROUPS
+    b, c = (v.repeat_interleave(per_group, 1) for v in (data.b, data.c))
+    state.mul_(decay[..., None, None]).add_((dt[..., None] * data.x)[..., None] * b[:, :, None])
+    return torch.matmul(state, c[..., None])[..., 0] + data.d[:, None] * data.x
+
+
+def torch_prefill(data: Data) -> torch.Tensor:
+    """All rows of one sequence from a zero state, in chunks; returns y."""
+    dt = F.softplus(data.dt + data.dt_bias)
+    x, dt, b, c = (v.float()[None] for v in (data.x, dt, data.b, data.c))
+    y, _ = ssd_chunked(x, dt, data.a, b, c, CHUNK)
+    return y[0] + data.d[:, None] * data.x
+
+
+def own_graph(shape: Shape) -> GraphSpec:
+    dtype = BF16 if shape.dtype == "bfloat16" else F32
+    h = shape.nheads
+    types = [
+        in_place(dtype, "slots", 1, h, HEADDIM * DSTATE),
+        in_type(dtype, "tokens", h * HEADDIM + 2 * NGROUPS * DSTATE),
+        in_type(dtype, "tokens", h),
+        *(in_type(F32, h) for _ in range(3)),
+        in_type(I32, "starts"),
+        in_type(I32, "batch"),
+        in_type(I32, "tokens"),
+    ]
+
+    def build(inputs: list[Any]) -> list[Any]:
+        pool, *rest = inputs
+        operands = [v.tensor for v in rest]
+        return [our_ops.ssm_scan(pool.buffer, *operands, layer=0, headdim=HEADDIM, dstate=DSTATE)]
+
+    return GraphSpec(shape.model, types, build)
+
+
+def rival_graph(nheads: int) -> GraphSpec:
+    types = [
+        in_type(F32, "tokens", nheads, HEADDIM),
+        in_type(F32, "tokens", nheads),
+        in_type(F32, nheads),
+        in_type(F32, "tokens", NGROUPS, DSTATE),
+        in_type(F32, "tokens", NGROUPS, DSTATE),
+        in_type(F32, nheads),
+        in_type(F32, nheads),
+        in_place(F32, "slots", nheads, HEADDIM, DSTATE),
+        in_type(I32, "starts"),
+        in_type(BOOL, "batch"),
+        in_type(U32, "batch"),
+    ]
+
+    def build(i: list[Any]) -> list[Any]:
+        rows, pool, tail = [v.tensor for v in i[:7]], i[7].buffer, [v.tensor for v in i[8:]]
+        return [mamba2_ssd_chunk_scan_varlen_fwd_inplace(*rows, pool, *tail)]
+
+    return GraphSpec(f"max-ssm_scan-{nheads}", types, build)
+
+
+def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
+    data = Data(shape)
+    arena = memory.arena(shape.dtype)
+    block = shape.batch * shape.state
+    places = arena.data.numel() // block
+    slots = [range(i * shape.batch, (i + 1) * shape.batch) for i in range(places)]
+    pool = buffer(arena.blocks(1, shape.nheads, HEADDIM * DSTATE))
+    starts = indices(data.starts)
+    fixed = [buffer(v) for v in (data.xbc, data.dt, data.a, data.d, data.dt_bias)]
+    read = [indices(s) for s in slots]
+    # The state is stored after the last row of a sequence only.
+    last = [[-1] * (shape.rows - 1) + [slot] for slot in range(places * shape.batch)]
+    write = [indices(v for slot in s for v in last[slot]) for s in slots]
+    model = models[shape.model]
+
+    def ours() -> Any:
+        i = arena.next_block(block)
+        return model.execute(pool, *fixed, starts, read[i], write[i])
+
+    def hot() -> Any:
+        return model.execute(pool, *fixed, starts, read[0], write[0])
+
+    states = arena.blocks(shape.nheads, HEADDIM, DSTATE)
+    rivals = {}
+    zero = {}
+    none, nowhere = indices([-1] * shape.batch), indices([-1] * shape.tokens)
+    zero["ours"] = lambda: tensor(model.execute(pool, *fixed, starts, none, nowhere)).float()
+    if shape.rows == 1:
+        wanted = [torch.tensor(list(s)) for s in slots]
+        rivals["torch step"] = lambda: torch_step(states, wanted[arena.next_block(block)], data)
+        empty = torch.zeros(shape.batch, *states.shape[1:], dtype=states.dtype)
+        zero["torch step"] = lambda: torch_advance(empty.zero_(), data).flatten(1).float()
+    else:
+        rivals["torch chunked"] = lambda: torch_prefill(data)
+        zero["torch chunked"] = lambda: torch_prefill(data).flatten(1)
+    builtin = models.get(f"max-ssm_scan-{shape.nheads}")
+    if builtin is not None and shape.dtype == "float32":
+        operands = (data.x, data.dt, data.a, data.b, data.c, data.d, data.dt_bias, states)
+        args = [*(buffer(v) for v in operands), starts]
+        named = [indices(s, torch.uint32) for s in slots]
+        old, new = (indices([v] * shape.batch, torch.bool) for v in (True, False))
+        rivals["MAX builtin"] = lambda: builtin.execute(*args, old, named[arena.next_block(block)])
+        zero["MAX builtin"] = lambda: tensor(builtin.execute(*args, new, named[0])).flatten(1)
+    return Case(
+        "ssm_scan",
+        shape.name,
+        shape.work,
+        ours,
+        rivals,
+        lambda: {name: run() for name, run in zero.items()},
+        shape.tokens,
+        hot if shape.batch == 1 and shape.rows == 1 else None,
+        2e-2 if shape.dtype == "bfloat16" else 1e-3,
+    )
+
+
+def benchmark(quick: bool) -> Benchmark:
+    """The scan at 64 heads, and prefill at the 40 heads of a 4-billion-parameter model's layer."""
+    if quick:
+        shapes = [Shape(8, 2, 1), Shape(8, 1, 32)]
+    else:
+        shapes = [
+            Shape(64, 1, 1),
+            Shape(64, 32, 1),
+            Shape(64, 32, 1, "bfloat16"),
+            Shape(64, 1, 512),
+            Shape(40, 1, 512),
+            Shape(40, 1, 512, "bfloat16"),
+        ]
+    own = {shape.model: own_graph(shape) for shape in shapes}
+    heads = sorted({shape.nheads for shape in shapes})
+
+    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
+        for shape in shapes:
+            yield _case(shape, models, memory)
+
+    return Benchmark([*own.values()], [rival_graph(h) for h in heads], cases)
