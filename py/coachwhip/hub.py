@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
-from .checkpoint import read_model
 from .errors import CheckpointError, ConfigError
 from .hub_errors import explained
 
@@ -135,6 +134,8 @@ def _first_contact(model: str, revision: str | None) -> Exception | None:
 
 def _check_config(folder: Path) -> None:
     """Raises ConfigError when the model is not supported; its weights need not be there."""
+    from .checkpoint import read_model  # brings MAX, which `coachwhip --help` does without
+
     try:
         read_model(folder)
     except CheckpointError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from .compiled import progress_to_stderr
 from .config import options_from
@@ -11,6 +13,9 @@ from .engine import Engine
 from .errors import RequestError
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate, Message
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +32,8 @@ class LLM:
         outs[0].outputs[0].text
 
     Args:
-        model: Folder of a checkpoint; None is the small model that ships with the package.
+        model: Folder of a checkpoint, or a hub id such as org/name, which is downloaded; None is
+            the small model that ships with the package.
         on_progress: Gets lines while a graph compiles; None prints them to stderr.
         on_warning: Gets warnings about the checkpoint; None logs them.
         **options: Every other field of `EngineOptions`.
@@ -67,7 +73,102 @@ class LLM:
             RequestError: A prompt or parameter cannot be served; nothing was generated.
             EngineError: A step failed.
         """
-        order = self._add(prompts, sampling_params)
+        single = isinstance(prompts, (str, dict)) or (
+            isinstance(prompts, Sequence)
+            and len(prompts) > 0
+            and all(isinstance(p, int) for p in prompts)
+        )
+        listed = [prompts] if single else list(prompts)
+        return self._finish([self.tokenize(p) for p in listed], sampling_params)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or each of a list, in their order.
+
+            llm.chat([{"role": "user", "content": "How is the state of the Union?"}])
+
+        Args:
+            messages: A list of messages, or a list of such lists.
+            sampling_params: One for all, or one for each conversation; defaults when None.
+            add_generation_prompt: End each conversation with what begins an answer.
+            tools: JSON schemas of functions that the model may call.
+            chat_template_kwargs: Further variables of the model's template.
+
+        Raises:
+            RequestError: The model has no chat template, its template refuses the messages, or a
+                conversation or parameter cannot be served; nothing was generated.
+            EngineError: A step failed.
+        """
+        several = (
+            isinstance(messages, Sequence)
+            and len(messages) > 0
+            and all(isinstance(m, Sequence) and not isinstance(m, (str, bytes)) for m in messages)
+        )
+        tokenized = [
+            self.tokenize_chat(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            for conversation in (messages if several else [messages])
+        ]
+        return self._finish(tokenized, sampling_params)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, or None where it has none."""
+        from .chat_template import ChatTemplate  # jinja2 is for those who chat
+
+        return ChatTemplate.beside(self.engine.model.path)
+
+    def tokenize_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> tuple[str, list[int]]:
+        """Returns a conversation's text and token ids; arguments are those of `chat`.
+
+        Raises:
+            RequestError: The model has no chat template or tokenizer, or the template refuses.
+        """
+        from .chat_template import checked_messages
+
+        checked_messages(messages)
+        if self.engine.tokenizer is None:
+            raise RequestError(
+                "messages",
+                f"{len(messages)} messages",
+                "the model has no tokenizer.json; use generate with prompt_token_ids",
+            )
+        if self.chat_template is None:
+            raise RequestError(
+                "messages",
+                f"{len(messages)} messages",
+                "the model has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json); use generate with a prompt",
+            )
+        text = self.chat_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            variables=chat_template_kwargs,
+        )
+        return text, self.engine.tokenizer.encode(text, add_special_tokens=False)
+
+    def _finish(self, tokenized, sampling_params) -> list[RequestOutput]:
+        """Generates for (text, token ids) of each prompt and returns the outputs in order."""
+        order = self._add(tokenized, sampling_params)
         done = {}
         try:
             for output in self._run():
@@ -87,7 +188,7 @@ class LLM:
             RequestError: The prompt or a parameter cannot be served.
             EngineError: A step failed.
         """
-        (request_id,) = self._add([prompt], sampling_params)
+        (request_id,) = self._add([self.tokenize(prompt)], sampling_params)
         try:
             yield from self._run()
         finally:
@@ -115,22 +216,15 @@ class LLM:
             raise RequestError("prompt", prompt, "give text, or a list of token ids")
         return None, list(prompt)
 
-    def _add(self, prompts, sampling_params) -> list[str]:
-        single = isinstance(prompts, (str, dict)) or (
-            isinstance(prompts, Sequence)
-            and len(prompts) > 0
-            and all(isinstance(p, int) for p in prompts)
-        )
-        prompts = [prompts] if single else list(prompts)
+    def _add(self, tokenized, sampling_params) -> list[str]:
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
-        if len(sampling_params) != len(prompts):
+            sampling_params = [sampling_params or SamplingParams()] * len(tokenized)
+        if len(sampling_params) != len(tokenized):
             raise RequestError(
                 "sampling_params",
                 f"{len(sampling_params)} entries",
-                f"there are {len(prompts)} prompts; give one for all or one for each",
+                f"there are {len(tokenized)} prompts; give one for all or one for each",
             )
-        tokenized = [self.tokenize(p) for p in prompts]
         for _, ids in tokenized:
             self.engine.check_request(ids)
         added: list[str] = []

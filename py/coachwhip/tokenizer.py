@@ -32,9 +32,15 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         return cls(path) if path.is_file() else None
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the token ids of a prompt, with the special tokens the tokenizer adds."""
-        return self._tokenizer.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of a text.
+
+        Args:
+            text: The text; special tokens spelled out in it become those tokens.
+            add_special_tokens: Add those that a prompt begins or ends with, such as BOS. Off for
+                the text of a chat template, which spells them out.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""
