@@ -142,8 +142,8 @@ def resolve(
 
 
 def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str) -> int:
-    """Returns the bytes of one page: K and V of `page_size` tokens, all attention layers."""
-    layers = spec.count(LayerKind.ATTENTION)
+    """Returns the bytes of one page: K and V of `page_size` tokens, MTP head included."""
+    layers = spec.count(LayerKind.ATTENTION) + spec.count_mtp(LayerKind.ATTENTION)
     if not layers:
         return 0
     return layers * 2 * spec.attention.kv_dim * page_size * DTYPE_BYTES[kv_dtype]
@@ -171,7 +171,7 @@ def _model_length(spec: ModelSpec, options: EngineOptions) -> int:
 
 def _num_pages(spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str) -> int:
     """Pages of the pool: at least enough for one request of full length."""
-    if not spec.count(LayerKind.ATTENTION):
+    if not page_bytes(spec, options.kv_cache_page_size, kv_dtype):
         if options.num_kv_pages is not None:
             raise ConfigError(
                 "no_attention",

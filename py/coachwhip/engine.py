@@ -22,6 +22,7 @@ from .runner import Runner, StepOutput
 from .sampling_params import SamplingParams
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
+from .speculate.mtp import MtpHead, draft
 from .stopping import StopChecker
 from .tokenizer import IncrementalText, Tokenizer
 
@@ -79,6 +80,8 @@ class Engine:
             self.config.max_num_batched_tokens,
         )
         self._live: dict[str, _Live] = {}
+        self._mtp: MtpHead | None = None  # loaded by the first draft
+        self._on_progress = on_progress
 
     @property
     def has_unfinished(self) -> bool:
@@ -170,6 +173,39 @@ class Engine:
             live.output.outputs[0].finish_reason = "abort"
             live.output.finished = True
             self.scheduler.remove(request_id)
+
+    def draft(self, prompt_token_ids: list[int], count: int) -> tuple[int, list[int]]:
+        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
+
+        Args:
+            prompt_token_ids: The prompt.
+            count: Number of drafts, at least 1.
+
+        Raises:
+            RequestError: The prompt cannot be served, the model has no MTP head, drafts would pass
+                the model's length, or other requests hold all slots or pages.
+        """
+        self.check_request(prompt_token_ids)
+        if not self.model.spec.mtp_layers:
+            raise RequestError("draft", count, "the model has no multi-token-prediction head")
+        room = self.config.max_model_len - len(prompt_token_ids)
+        if not 1 <= count <= room:
+            raise RequestError("draft", count, f"give 1 to {room} drafts for this prompt")
+        needed = -(-(len(prompt_token_ids) + count) // self.config.kv_cache_page_size)
+        slots, pages = self.scheduler.slots, self.scheduler.pages
+        if (slots is not None and not slots.free) or (pages is not None and pages.free < needed):
+            raise RequestError("draft", count, "running requests hold all slots or pages")
+        if self._mtp is None:
+            self._mtp = MtpHead(self.runner, self._on_progress)
+        slot = [] if slots is None else slots.take(1)
+        page = [] if pages is None else pages.take(needed)
+        try:
+            return draft(self._mtp, self.runner, prompt_token_ids, count, (*slot, -1)[0], page)
+        finally:
+            if slots is not None:
+                slots.give_back(slot)
+            if pages is not None:
+                pages.give_back(page)
 
     def _accept(self, out: StepOutput) -> tuple[dict[str, list[int]], list[RequestOutput]]:
         """Decides which tokens each request keeps, and extends its output by them."""

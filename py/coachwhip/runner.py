@@ -10,7 +10,7 @@ import numpy as np
 from max.driver import CPU, Accelerator, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
-from max.graph import DeviceRef
+from max.graph import DeviceRef, Graph
 
 from coachwhip_graphs.model import step_graph
 from coachwhip_graphs.spec import ModelSpec
@@ -30,12 +30,14 @@ class StepOutput:
     """What a step computed for the rows whose outputs the plan asked for, in its order.
 
     `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
-    `logits` [n, vocab] float32.
+    `logits` [n, vocab] float32. `hidden` [rows, hidden] of the model dtype, on the device, are the
+    post-norm hidden states of all rows of the step.
     """
 
     request_ids: tuple[str, ...]
     tokens: np.ndarray
     logits: np.ndarray
+    hidden: Buffer
 
 
 class Runner:
@@ -63,29 +65,19 @@ class Runner:
     ) -> None:
         self.spec = spec
         self.config = config
-        dtype = DType[config.dtype]
-        cache = CacheSpec(
+        self._dtype = dtype = DType[config.dtype]
+        self._cache = cache = CacheSpec(
             DType[config.mamba_ssm_cache_dtype],
             DType[config.kv_cache_dtype],
             config.kv_cache_page_size,
         )
         warn = {} if on_warning is None else {"on_warning": on_warning}
-        weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
+        # The graph reads mapped weights in place: they must live as long as it does.
+        self._weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
-        device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
-        session = InferenceSession(devices=[self._device])
-        kernels = kernels_dir()
-        self._model = load_graph(
-            session,
-            repr((spec, config.dtype, cache, config.device)),
-            kernels,
-            lambda: step_graph(spec, dtype, cache, device, kernels),
-            weights,
-            on_progress,
-        )
-        # The graph reads mapped weights in place: they must live as long as it does.
-        self._weights = weights
+        self._session = InferenceSession(devices=[self._device])
+        self._model = self.load("step", step_graph, on_progress)
         self._slot_rows = config.num_state_slots
         self._page_rows = config.num_kv_pages
         self.slot_pools = [
@@ -95,8 +87,50 @@ class Runner:
             allocate_pool(p, self._page_rows, self._device) for p in page_pools(spec, cache)
         ]
 
+    def load(
+        self,
+        name: str,
+        build: Callable[..., Graph],
+        on_progress: Callable[[str], None] | None = None,
+    ):
+        """Compiles, or finds compiled, a graph over this model's weights.
+
+        Args:
+            name: Name of the graph; part of the key under which it is kept.
+            build: Builds it from (spec, dtype, cache, device, kernels).
+            on_progress: Gets lines while it compiles.
+
+        Returns:
+            The executable model.
+        """
+        kernels = kernels_dir()
+        on_gpu = self.config.device == "gpu"
+        device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
+        return load_graph(
+            self._session,
+            repr((name, self.spec, self.config.dtype, self._cache, self.config.device)),
+            kernels,
+            lambda: build(self.spec, self._dtype, self._cache, device, kernels),
+            self._weights,
+            on_progress,
+        )
+
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Runs one step and returns the greedy tokens and logits of the rows asked for.
+        """Runs one step of the model.
+
+        Raises:
+            EngineError: The plan names a slot, page or token that does not exist, or logits are not
+                finite.
+        """
+        return self.run(self._model, plan)
+
+    def run(self, model, plan: StepPlan, hidden: Buffer | None = None) -> StepOutput:
+        """Runs a graph that takes a step's plan tensors, and returns what the plan asked for.
+
+        Args:
+            model: The step graph or the draft graph.
+            plan: The rows.
+            hidden: The draft graph's hidden rows.
 
         Raises:
             EngineError: The plan names a slot, page or token that does not exist, or logits are not
@@ -105,7 +139,9 @@ class Runner:
         tensors = self._tensors(plan)
         owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
         inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
-        logits, tokens, _ = self._model.execute(*inputs, *self.slot_pools, *self.page_pools)
+        extra = [] if hidden is None else [hidden]
+        pools = (*self.slot_pools, *self.page_pools)
+        logits, tokens, rows = model.execute(*inputs, *pools, *extra)
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
         tops = logits.max(axis=-1)  # NaN where any logit is NaN
         if not np.isfinite(tops).all():
@@ -114,7 +150,7 @@ class Runner:
                 f"logits of request {', '.join(bad)} are not finite; the weights hold NaN or "
                 "infinity, or the model overflows in this dtype (try float32)"
             )
-        return StepOutput(owners, tokens[:, 0], logits)
+        return StepOutput(owners, tokens[:, 0], logits, rows)
 
     def _tensors(self, plan: StepPlan) -> list[np.ndarray]:
         """Lays the plan out as the graph's int32 inputs; no wild index may reach it."""
