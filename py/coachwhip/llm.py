@@ -194,6 +194,18 @@ class LLM:
         finally:
             self.engine.abort(request_id)
 
+    def draft(self, prompt: Prompt, count: int) -> tuple[int, list[int]]:
+        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
+
+        Args:
+            prompt: Text or token ids.
+            count: Number of drafts, at least 1.
+
+        Raises:
+            RequestError: The prompt cannot be served, or the model has no MTP head.
+        """
+        return self.engine.draft(self.tokenize(prompt)[1], count)
+
     def tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """Returns a prompt's text (None for token ids) and its token ids.
 
