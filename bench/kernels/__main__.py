@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-KERNELS = ("conv1d", "ssm_scan", "gated_rms_norm", "attention", "linear", "copy_slots")
+KERNELS = ("conv1d", "ssm_scan", "gated_rms_norm", "attention", "linear", "moe", "copy_slots")
 
 
 def run_benchmarks(
