@@ -12,14 +12,17 @@ import math
 from max.dtype import DType
 from max.graph import BufferValue, DeviceRef, TensorType, TensorValue, ops
 
+from .limits import (
+    D_CONV_LIMITS,
+    DSTATE_LIMIT,
+    EXPERTS_LIMIT,
+    GROUPS_LIMIT,
+    HEAD_VALUES_LIMIT,
+    HEADDIM_LIMIT,
+)
+
 FLOATS = (DType.float32, DType.bfloat16)
 STATES = (DType.float32, DType.float16, DType.bfloat16)
-DSTATE_LIMIT = 256
-"""Largest dstate of `ssm_scan`."""
-HEADDIM_LIMIT = 256
-"""Largest headdim of `ssm_scan`."""
-HEAD_VALUES_LIMIT = 32768
-"""Largest headdim * dstate of `ssm_scan`."""
 
 
 def _check(op: str, name: str, value, rank: int, dtypes) -> None:
@@ -91,7 +94,7 @@ def conv1d(
     _check(op, "write_slot", write_slot, 1, DType.int32)
     _check_same_dtype(op, x=x, pool=pool)
     d_conv, channels = int(weight.shape[0]), int(weight.shape[1])
-    if not 2 <= d_conv <= 4:
+    if not D_CONV_LIMITS[0] <= d_conv <= D_CONV_LIMITS[1]:
         raise ValueError(f"{op}: weight.shape[0] (d_conv) is {d_conv}, expected 2 to 4")
     if channels % 16:
         raise ValueError(f"{op}: weight.shape[1] (channels) is {channels}, not a multiple of 16")
@@ -385,10 +388,10 @@ def moe_route(
     groups with the largest sum of their two best; weights = scores (/ their sum) * scale.
 
     Args:
-        logits: [tokens, experts] f32.
+        logits: [tokens, experts] f32; at most 1,024 experts.
         bias: [experts] f32; takes part in the choice only.
         count: Experts per token.
-        groups: Groups of experts, a divisor of their number.
+        groups: Groups of experts, a divisor of their number, at most 64.
         kept_groups: Groups that a token may choose from.
         normalize: Divide a token's weights by their sum.
         scale: Factor on the weights.
@@ -406,6 +409,10 @@ def moe_route(
     _check(op, "logits", logits, 2, DType.float32)
     _check(op, "bias", bias, 1, DType.float32)
     experts = int(logits.shape[1])
+    if experts > EXPERTS_LIMIT:
+        raise ValueError(f"{op}: logits has {experts} columns (experts), at most {EXPERTS_LIMIT}")
+    if groups > GROUPS_LIMIT:
+        raise ValueError(f"{op}: groups is {groups}, at most {GROUPS_LIMIT}")
     if groups < 1 or experts % groups or not 1 <= kept_groups <= groups:
         raise ValueError(
             f"{op}: {groups} groups of {experts} experts, {kept_groups} of them kept; groups must "

@@ -80,6 +80,12 @@ def test_widths_may_be_any(sizes: tuple[int, int, int]):
     assert (moe.intermediate_size, moe.shared_intermediate_size, moe.latent_size) == sizes
 
 
+def test_the_most_experts_and_groups():
+    sizes = {"n_routed_experts": 1024, "n_group": 64, "topk_group": 64, "num_experts_per_tok": 22}
+    moe = spec_of(GROUPED | sizes).moe
+    assert (moe.num_experts, moe.num_groups, moe.groups_per_token) == (1024, 64, 64)
+
+
 def test_keys_of_experts_are_not_read_without_an_moe_layer():
     assert spec_of(DENSE | {"n_routed_experts": "x", "n_group": 0}) == spec_of(DENSE)
     assert spec_of(DENSE).moe is None
@@ -88,6 +94,8 @@ def test_keys_of_experts_are_not_read_without_an_moe_layer():
 REFUSED = [
     (MOE, {"n_routed_experts": 0}, "n_routed_experts is 0", "an integer from 1"),
     (MOE, {"n_routed_experts": 8.0}, "n_routed_experts is 8.0", "an integer from 1"),
+    (MOE, {"n_routed_experts": 1025}, "n_routed_experts is 1025", "at most 1024"),
+    (GROUPED, {"n_routed_experts": 195, "n_group": 65}, "n_group is 65", "at most 64"),
     (GROUPED, {"n_group": 3}, "n_group is 3", "a divisor of n_routed_experts = 8"),
     (GROUPED, {"n_group": 0}, "n_group is 0", "an integer from 1"),
     (GROUPED, {"n_group": 8}, "n_group is 8", "at most half of n_routed_experts = 8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coachwhip_graphs.limits import EXPERTS_LIMIT, GROUPS_LIMIT
 from coachwhip_graphs.spec import MoeSpec
 
 from .hf_config import HFConfig
@@ -14,11 +15,20 @@ def moe_spec(config: HFConfig) -> MoeSpec:
     divided by their sum, no factor on them.
 
     Raises:
-        ConfigError: A key is missing or malformed; groups do not divide the experts; a token asks
-            for more experts than its groups hold; more than one shared expert.
+        ConfigError: A key is missing or malformed; more than 1,024 experts or 64 groups; groups do
+            not divide the experts; a token asks for more experts than its groups hold; more than
+            one shared expert.
     """
     experts_key, experts = config.named_size("n_routed_experts", "num_local_experts")
     groups = config.size("n_group", default=1)
+    for key, size, limit in (
+        (experts_key, experts, EXPERTS_LIMIT),
+        ("n_group", groups, GROUPS_LIMIT),
+    ):
+        if size > limit:
+            raise config.error(
+                key, size, f"at most {limit}", "the kernels route to no more", "unsupported"
+            )
     if experts % groups:
         raise config.error(
             "n_group",
