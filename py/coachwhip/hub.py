@@ -43,7 +43,7 @@ def resolve_model(model: str | PathLike[str], revision: str | None = None) -> Pa
     """Returns the folder of a model, after downloading it if need be.
 
     An existing folder wins over a hub id of the same spelling; what is not spelled like a hub id
-    is taken as a path and returned as it is, for the loader to open or refuse.
+    is taken as a path, `~` being the user's home, and returned for the loader to open or refuse.
 
     Args:
         model: A path or a hub id.
@@ -56,7 +56,7 @@ def resolve_model(model: str | PathLike[str], revision: str | None = None) -> Pa
     """
     if not isinstance(model, str) or os.path.exists(model) or not is_hub_id(model):
         refuse_revision(model, revision)
-        return Path(model)
+        return Path(os.path.expanduser(model))
     try:
         with _quiet_library():
             return _download(model, revision)
@@ -103,7 +103,11 @@ def _download(model: str, revision: str | None) -> Path:
             )
         _check_config(folder)
         # The folder is named after its commit: the weights are of the same one.
-        return fetch(CONFIG_FILES + WEIGHT_FILES, folder.name)
+        folder = fetch(CONFIG_FILES + WEIGHT_FILES, folder.name)
+        if unreachable is not None and not any(folder.glob("*.safetensors")):
+            # Without the hub the library is content with what its cache has, however little.
+            raise unreachable
+        return folder
     except FileNotFoundError:
         # Not, or not all, in the cache: what kept us from the hub is the reason.
         if unreachable is not None:

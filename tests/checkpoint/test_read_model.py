@@ -204,7 +204,9 @@ def test_separate_quantization_files_are_refused(tmp_path):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="absent: no such folder; give the folder"):
+    with pytest.raises(
+        CheckpointError, match="absent: no such folder; give a checkpoint's folder or a hub id"
+    ):
         read_model(tmp_path / "absent")
 
 

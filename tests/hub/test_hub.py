@@ -54,6 +54,14 @@ def test_an_existing_folder_wins_and_paths_stay_paths(tmp_path, monkeypatch):
         resolve_model("org/tiny", "v1")
 
 
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve_model("~/models/tiny") == tmp_path / "models" / "tiny"
+    assert resolve_model(Path("~/tiny")) == tmp_path / "tiny"
+    assert resolve_model("~no-such-user/tiny") == Path("~no-such-user/tiny")
+    assert resolve_model("./~/tiny") == Path("~/tiny")  # a folder of that very name
+
+
 def test_downloads_what_is_needed_and_nothing_else(hub, resolve, checkpoint):
     hub.add("org/tiny", checkpoint)
     folder = folder_of(resolve("org/tiny"))
@@ -96,6 +104,19 @@ def dead_url() -> str:
 def test_offline_and_not_downloaded(resolve):
     line = one_line(resolve("org/tiny", HF_HUB_OFFLINE="1"))
     assert line.startswith("org/tiny: HF_HUB_OFFLINE is set")
+
+
+def test_a_cache_with_nothing_but_the_config(hub, program, resolve, checkpoint):
+    """As another program leaves it that only looked at the config."""
+    hub.add("org/tiny", checkpoint)
+    code = "from huggingface_hub import hf_hub_download as get; get('org/tiny', 'config.json')"
+    assert program("-c", code).returncode == 0
+    line = one_line(resolve("org/tiny", HF_HUB_OFFLINE="1"))
+    assert line.startswith("org/tiny: HF_HUB_OFFLINE is set")
+    url = dead_url()
+    line = one_line(resolve("org/tiny", HF_ENDPOINT=url))
+    assert line.startswith(f"org/tiny: {url} cannot be reached: ")
+    assert same_files(folder_of(resolve("org/tiny")), checkpoint)
 
 
 def test_a_revision_is_downloaded_or_refused(hub, resolve, checkpoint):

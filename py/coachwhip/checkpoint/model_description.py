@@ -87,7 +87,7 @@ def checkpoint_folder(path: str | Path) -> Path:
     except (OSError, ValueError) as e:  # no permission, a name too long, a zero byte
         raise CheckpointError(folder, f"cannot be opened: {e}") from None
     raise CheckpointError(
-        folder, "no such folder", "give the folder of a checkpoint downloaded beforehand"
+        folder, "no such folder", "give a checkpoint's folder or a hub id (org/name)"
     )
 
 
