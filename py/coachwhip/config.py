@@ -21,6 +21,10 @@ DEFAULT_MODEL_LEN = 8192
 """Length in tokens for models whose config names none."""
 CACHE_SHARE = 0.25
 """Share of the machine's memory that state slots and pages may take when no size is given."""
+SLOT_SHARE = 0.5
+"""Share of the machine's memory that the state slots of running requests may take."""
+MOST_IDS = 2**31 - 1
+"""Slots and pages are named by int32 ids."""
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -107,9 +111,10 @@ def resolve(
     _one_of("kv_cache_dtype", options.kv_cache_dtype, DTYPES)
     for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_page_size"):
         _positive(name, getattr(options, name))
-    for name in ("max_model_len", "num_kv_pages"):
-        if getattr(options, name) is not None:
-            _positive(name, getattr(options, name))
+    if options.max_model_len is not None:
+        _positive("max_model_len", options.max_model_len, 2)
+    if options.num_kv_pages is not None:
+        _positive("num_kv_pages", options.num_kv_pages)
     if options.device == "gpu" and not gpu_present:
         raise ConfigError("no_gpu", "device", "gpu", "cpu", "MAX sees no GPU on this machine")
     if options.kv_cache_page_size % 8:
@@ -126,6 +131,7 @@ def resolve(
     length = _model_length(spec, options)
     ssm = "float32" if options.mamba_ssm_cache_dtype == "auto" else options.mamba_ssm_cache_dtype
     kv = dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+    _check_slots(options.max_num_seqs, slot_bytes(spec, dtype, ssm))
     return EngineConfig(
         dtype=dtype,
         device=("gpu" if gpu_present else "cpu") if options.device == "auto" else options.device,
@@ -147,6 +153,16 @@ def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str) -> int:
     if not layers:
         return 0
     return layers * 2 * spec.attention.kv_dim * page_size * DTYPE_BYTES[kv_dtype]
+
+
+def slot_bytes(spec: ModelSpec, dtype: str, ssm_dtype: str) -> int:
+    """Returns the bytes of one state slot: conv windows and SSM states of all Mamba layers."""
+    layers = spec.count(LayerKind.MAMBA2)
+    if not layers:
+        return 0
+    m = spec.mamba
+    window = (m.d_conv - 1) * m.conv_dim * DTYPE_BYTES[dtype]
+    return layers * (window + m.d_inner * m.dstate * DTYPE_BYTES[ssm_dtype])
 
 
 def memory_bytes() -> int:
@@ -208,6 +224,20 @@ def _num_pages(spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: s
     return min(one * options.max_num_seqs, affordable)
 
 
+def _check_slots(count: int, size: int) -> None:
+    """Raises ConfigError unless a slot for each running request is affordable."""
+    most = min(int(memory_bytes() * SLOT_SHARE) // size, MOST_IDS) if size else MOST_IDS
+    if count > most:
+        raise ConfigError(
+            "memory",
+            "max_num_seqs",
+            count,
+            f"at most {most}: a state slot takes {size:,} bytes, and slots may take half of this "
+            "machine's memory",
+            f"give max_num_seqs = {most}",
+        )
+
+
 def _one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:
     if got not in allowed:
         near = difflib.get_close_matches(str(got), allowed, n=1)
@@ -215,6 +245,8 @@ def _one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError("choice", field, got, " or ".join(allowed), hint)
 
 
-def _positive(field: str, got: object) -> None:
-    if not isinstance(got, int) or isinstance(got, bool) or got < 1:
-        raise ConfigError("range", field, got, "a whole number from 1", "give a positive number")
+def _positive(field: str, got: object, least: int = 1) -> None:
+    if not isinstance(got, int) or isinstance(got, bool) or not least <= got <= MOST_IDS:
+        raise ConfigError(
+            "range", field, got, f"a whole number from {least}", f"give {least} or more"
+        )

@@ -37,6 +37,7 @@ class _Live:
     text: IncrementalText | None
     num_logprobs: int | None
     added_s: float
+    started_s: float | None = None
     first_token_s: float | None = None
 
 
@@ -52,6 +53,8 @@ class Engine:
         options: What the user set; see `EngineOptions`.
         on_progress: Gets lines while a graph compiles.
         on_warning: Gets warnings about the checkpoint, one line each.
+        before_load: Called with the engine when its configuration and tokenizer are known, before
+            weights load and graphs compile: prompts can be checked there.
 
     Raises:
         ConfigError: An option or the checkpoint's configuration cannot run; before weights load.
@@ -63,6 +66,7 @@ class Engine:
         options: EngineOptions,
         on_progress: Callable[[str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        before_load: Callable[[Engine], None] | None = None,
     ) -> None:
         model = read_model(_folder(options))
         for line in model.warnings if on_warning else ():
@@ -70,6 +74,8 @@ class Engine:
         self.model = model
         self.config = resolve(model.spec, model.dtype, options, gpu_present=accelerator_count() > 0)
         self.tokenizer = Tokenizer.beside(model.path)
+        if before_load is not None:
+            before_load(self)
         self.runner = Runner(model.path, model.spec, self.config, on_progress, on_warning)
         slots, pages = self.config.num_state_slots, self.config.num_kv_pages
         self.scheduler = Scheduler(
@@ -87,9 +93,15 @@ class Engine:
     def has_unfinished(self) -> bool:
         return bool(self._live)
 
-    def check_request(self, prompt_token_ids: list[int]) -> None:
-        """Raises RequestError unless the prompt can be served."""
+    def check_request(
+        self, prompt_token_ids: list[int], params: SamplingParams | None = None
+    ) -> None:
+        """Raises RequestError unless the prompt can be served with these parameters."""
         limit, vocab = self.config.max_model_len, self.model.spec.vocab_size
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError("sampling_params", repr(params), "give a SamplingParams")
+        if params is not None and params.stop and self.tokenizer is None:
+            raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
         if not prompt_token_ids:
             raise RequestError("prompt", prompt_token_ids, "it is empty; give at least one token")
         for i, token in enumerate(prompt_token_ids):
@@ -117,8 +129,8 @@ class Engine:
         prompt_token_ids: list[int],
         params: SamplingParams | None = None,
         prompt: str | None = None,
-    ) -> None:
-        """Queues a request.
+    ) -> RequestOutput:
+        """Queues a request and returns its output, which grows with the steps.
 
         Args:
             request_id: Unique among the unfinished requests.
@@ -129,12 +141,10 @@ class Engine:
         Raises:
             RequestError: The prompt or a parameter cannot be served; nothing is queued.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
         if request_id in self._live:
             raise RequestError("request_id", request_id, "it names an unfinished request")
-        self.check_request(prompt_token_ids)
-        if params.stop and self.tokenizer is None:
-            raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
+        self.check_request(prompt_token_ids, params)
         ids = [int(t) for t in prompt_token_ids]
         room = self.config.max_model_len - len(ids)
         request = Request(request_id, ids, min(params.max_tokens or room, room))
@@ -143,22 +153,35 @@ class Engine:
             request,
             RequestOutput(request_id, prompt, ids, [completion], finished=False),
             StopChecker(params, self.model.eos_token_ids, request.max_tokens),
-            None if self.tokenizer is None else IncrementalText(self.tokenizer),
+            None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
             time.monotonic(),
         )
         self.scheduler.add(request)
+        return self._live[request_id].output
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.
 
+        A request whose logits are not finite ends with finish reason "error"; the others go on.
+
         Raises:
-            EngineError: The step failed; requests stay queued as they were.
+            EngineError: The step failed as a whole. The requests it ran are ended with finish
+                reason "error", since their state is lost; those that wait stay queued.
         """
         plan = self.scheduler.plan()
         if not plan.sequences:
             return []
-        out = self.runner.execute(plan)
+        now = time.monotonic()
+        for sequence in plan.sequences:
+            live = self._live[sequence.request_id]
+            live.started_s = live.started_s or now
+        try:
+            out = self.runner.execute(plan)
+        except Exception:
+            for sequence in plan.sequences:
+                self._end(sequence.request_id, "error")
+            raise
         accepted, outputs = self._accept(out)
         finished = {o.request_id for o in outputs if o.finished}
         self.scheduler.commit(plan, accepted, finished)
@@ -168,9 +191,12 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and frees what it owns; unknown ids are fine."""
+        self._end(request_id, "abort")
+
+    def _end(self, request_id: str, reason: str) -> None:
         live = self._live.pop(request_id, None)
         if live is not None:
-            live.output.outputs[0].finish_reason = "abort"
+            live.output.outputs[0].finish_reason = reason
             live.output.finished = True
             self.scheduler.remove(request_id)
 
@@ -215,6 +241,15 @@ class Engine:
             live = self._live.get(request_id)
             if live is None:
                 continue
+            if not out.finite[row]:
+                live.output.outputs[0].finish_reason = "error"
+                live.output.error = (
+                    "logits are not finite; the weights hold NaN or infinity, or the model "
+                    "overflows in this dtype (try float32)"
+                )
+                live.output.finished = True
+                outputs.append(live.output)
+                continue
             token = int(out.tokens[row])
             accepted[request_id] = [token]
             if live.first_token_s is None:
@@ -252,9 +287,10 @@ def _folder(options: EngineOptions) -> Path:
 
 
 def _metrics(live: _Live, now: float) -> dict[str, float]:
-    """Seconds from arrival to the first token, from there to the end, and in all."""
+    """Seconds in the queue, from arrival to the first token, from there to the end, and in all."""
     first = live.first_token_s
     return {
+        "queued": live.started_s - live.added_s,
         "time_to_first_token": first - live.added_s,
         "decode": now - first,
         "total": now - live.added_s,

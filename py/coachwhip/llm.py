@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .compiled import progress_to_stderr
 from .config import options_from
 from .engine import Engine
-from .errors import RequestError
+from .errors import EngineError, RequestError
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
@@ -34,8 +34,11 @@ class LLM:
     Args:
         model: Folder of a checkpoint, or a hub id such as org/name, which is downloaded; None is
             the small model that ships with the package.
-        on_progress: Gets lines while a graph compiles; None prints them to stderr.
+        on_progress: Gets lines while a graph compiles, and an empty one at the end; None prints
+            them to stderr.
         on_warning: Gets warnings about the checkpoint; None logs them.
+        before_load: Called with the LLM when its configuration and tokenizer are known, before
+            weights load and graphs compile; `check` can be called there.
         **options: Every other field of `EngineOptions`.
 
     Raises:
@@ -49,14 +52,22 @@ class LLM:
         *,
         on_progress: Callable[[str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        before_load: Callable[[LLM], None] | None = None,
         **options,
     ) -> None:
+        self._count = 0
+
+        def known(engine: Engine) -> None:
+            self.engine = engine
+            if before_load is not None:
+                before_load(self)
+
         self.engine = Engine(
             options_from({"model": model, **options}),
             on_progress or progress_to_stderr,
             on_warning or _log.warning,
+            known,
         )
-        self._count = 0
 
     def generate(
         self,
@@ -168,31 +179,46 @@ class LLM:
 
     def _finish(self, tokenized, sampling_params) -> list[RequestOutput]:
         """Generates for (text, token ids) of each prompt and returns the outputs in order."""
-        order = self._add(tokenized, sampling_params)
-        done = {}
+        outputs = self._add(tokenized, sampling_params)
         try:
-            for output in self._run():
-                if output.finished:
-                    done[output.request_id] = output
+            while not all(output.finished for output in outputs):
+                self.engine.step()
         finally:
-            for request_id in order:
-                self.engine.abort(request_id)
-        return [done[request_id] for request_id in order]
+            for output in outputs:
+                self.engine.abort(output.request_id)
+        for output in outputs:
+            if output.error:
+                raise EngineError(f"request {output.request_id}: {output.error}")
+        return outputs
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Yields the growing output of one prompt after each token; the same object each time.
 
+        Several streams may run at a time, and beside `generate`.
+
         Raises:
             RequestError: The prompt or a parameter cannot be served.
             EngineError: A step failed.
         """
-        (request_id,) = self._add([self.tokenize(prompt)], sampling_params)
+        (output,) = self._add([self.tokenize(prompt)], sampling_params)
         try:
-            yield from self._run()
+            seen, finished = 0, False
+            while not finished:
+                while len(output.outputs[0].token_ids) == seen and not output.finished:
+                    self.engine.step()
+                if output.error:
+                    raise EngineError(f"request {output.request_id}: {output.error}")
+                # It may end while the caller holds it, in another's step: yield that end too.
+                seen, finished = len(output.outputs[0].token_ids), output.finished
+                yield output
         finally:
-            self.engine.abort(request_id)
+            self.engine.abort(output.request_id)
+
+    def check(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> None:
+        """Raises RequestError unless a prompt can be served."""
+        self.engine.check_request(self.tokenize(prompt)[1], sampling_params)
 
     def draft(self, prompt: Prompt, count: int) -> tuple[int, list[int]]:
         """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
@@ -228,30 +254,28 @@ class LLM:
             raise RequestError("prompt", prompt, "give text, or a list of token ids")
         return None, list(prompt)
 
-    def _add(self, tokenized, sampling_params) -> list[str]:
+    def _add(self, tokenized, sampling_params) -> list[RequestOutput]:
+        """Queues all prompts or, if one cannot be served, none; returns their outputs."""
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             sampling_params = [sampling_params or SamplingParams()] * len(tokenized)
-        if len(sampling_params) != len(tokenized):
+        if not isinstance(sampling_params, Sequence) or len(sampling_params) != len(tokenized):
             raise RequestError(
                 "sampling_params",
-                f"{len(sampling_params)} entries",
+                f"{len(sampling_params)} entries"
+                if isinstance(sampling_params, Sequence)
+                else repr(sampling_params),
                 f"there are {len(tokenized)} prompts; give one for all or one for each",
             )
-        for _, ids in tokenized:
-            self.engine.check_request(ids)
-        added: list[str] = []
+        for (_, ids), params in zip(tokenized, sampling_params, strict=True):
+            self.engine.check_request(ids, params)
+        added: list[RequestOutput] = []
         try:
             for (text, ids), params in zip(tokenized, sampling_params, strict=True):
                 request_id = str(self._count)
                 self._count += 1
-                self.engine.add_request(request_id, ids, params, text)
-                added.append(request_id)
-        except RequestError:
-            for request_id in added:
-                self.engine.abort(request_id)
+                added.append(self.engine.add_request(request_id, ids, params, text))
+        except BaseException:
+            for output in added:
+                self.engine.abort(output.request_id)
             raise
         return added
-
-    def _run(self) -> Iterator[RequestOutput]:
-        while self.engine.has_unfinished:
-            yield from self.engine.step()

@@ -22,7 +22,7 @@ from .config import EngineConfig
 from .errors import EngineError
 from .locate import kernels_dir
 from .pools import allocate_pool
-from .schedule.plan import StepPlan
+from .schedule.plan import PlannedSequence, StepPlan
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,15 @@ class StepOutput:
     """What a step computed for the rows whose outputs the plan asked for, in its order.
 
     `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
-    `logits` [n, vocab] float32. `hidden` [rows, hidden] of the model dtype, on the device, are the
+    `logits` [n, vocab] float32; a row of logits that are not all finite has `finite` False, and no
+    meaning. `hidden` [rows, hidden] of the model dtype, on the device, are the
     post-norm hidden states of all rows of the step.
     """
 
     request_ids: tuple[str, ...]
     tokens: np.ndarray
     logits: np.ndarray
+    finite: np.ndarray
     hidden: Buffer
 
 
@@ -77,7 +79,6 @@ class Runner:
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
         self._session = InferenceSession(devices=[self._device])
-        self._model = self.load("step", step_graph, on_progress)
         self._slot_rows = config.num_state_slots
         self._page_rows = config.num_kv_pages
         self.slot_pools = [
@@ -86,6 +87,7 @@ class Runner:
         self.page_pools = [
             allocate_pool(p, self._page_rows, self._device) for p in page_pools(spec, cache)
         ]
+        self._model = self.load("step", step_graph, on_progress)
 
     def load(
         self,
@@ -119,8 +121,8 @@ class Runner:
         """Runs one step of the model.
 
         Raises:
-            EngineError: The plan names a slot, page or token that does not exist, or logits are not
-                finite.
+            EngineError: The plan names a slot, page or token that does not exist (nothing ran), or
+                the graph failed (the state of the plan's requests is lost).
         """
         return self.run(self._model, plan)
 
@@ -133,28 +135,27 @@ class Runner:
             hidden: The draft graph's hidden rows.
 
         Raises:
-            EngineError: The plan names a slot, page or token that does not exist, or logits are not
-                finite.
+            EngineError: The plan names a slot, page or token that does not exist, or the graph
+                failed.
         """
         tensors = self._tensors(plan)
         owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
         inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
         extra = [] if hidden is None else [hidden]
         pools = (*self.slot_pools, *self.page_pools)
-        logits, tokens, rows = model.execute(*inputs, *pools, *extra)
+        try:
+            logits, tokens, rows = model.execute(*inputs, *pools, *extra)
+        except ValueError as error:  # what a raise in a kernel becomes
+            raise EngineError(f"the graph failed: {error}") from error
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
-        tops = logits.max(axis=-1)  # NaN where any logit is NaN
-        if not np.isfinite(tops).all():
-            bad = {r: None for r, top in zip(owners, tops, strict=True) if not np.isfinite(top)}
-            raise EngineError(
-                f"logits of request {', '.join(bad)} are not finite; the weights hold NaN or "
-                "infinity, or the model overflows in this dtype (try float32)"
-            )
-        return StepOutput(owners, tokens[:, 0], logits, rows)
+        finite = np.isfinite(logits.max(axis=-1))  # the maximum is NaN where any logit is
+        return StepOutput(owners, tokens[:, 0], logits, finite, rows)
 
     def _tensors(self, plan: StepPlan) -> list[np.ndarray]:
         """Lays the plan out as the graph's int32 inputs; no wild index may reach it."""
         sequences = plan.sequences
+        for s in sequences:
+            self._check(s)
         lengths = [len(s.tokens) for s in sequences]
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         tokens = np.array([t for s in sequences for t in s.tokens], np.int32)
@@ -181,6 +182,20 @@ class Runner:
         ):
             if values.size and (values.min() < low or values.max() >= high):
                 raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
-        if len(write) != len(tokens):
-            raise EngineError("the plan has another number of write slots than of rows")
         return [tokens, starts, read, write, computed, table, rows]
+
+    def _check(self, sequence: PlannedSequence) -> None:
+        """Raises EngineError unless a sequence's rows, slots and pages fit together."""
+        rows, end = len(sequence.tokens), sequence.num_computed + len(sequence.tokens)
+        room = len(sequence.pages) * self.config.kv_cache_page_size
+        wrong = ""
+        if len(sequence.write_slots) != rows:
+            wrong = f"{len(sequence.write_slots)} write slots"
+        elif not 0 <= sequence.num_outputs <= rows:
+            wrong = f"{sequence.num_outputs} outputs"
+        elif sequence.num_computed < 0:
+            wrong = f"num_computed = {sequence.num_computed}"
+        elif self.page_pools and (room < end or min(sequence.pages, default=0) < 0):
+            wrong = f"pages {list(sequence.pages)} for {end} tokens"
+        if wrong:
+            raise EngineError(f"the plan has {rows} rows of {sequence.request_id} with {wrong}")

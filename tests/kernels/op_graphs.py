@@ -351,6 +351,7 @@ _ROUTES = [
     RouteConfig(experts=8, count=2, groups=2, kept_groups=1),
     RouteConfig(experts=64, count=6, groups=8, kept_groups=3, normalize=False, scale=1.5),
     RouteConfig(experts=512, count=22, scale=5.0),
+    RouteConfig(experts=1024, count=8, groups=64, kept_groups=16, normalize=False),  # the most
 ]
 ROUTE = [replace(c, weights=w) for c in _ROUTES for w in (False, True)]
 

@@ -1,11 +1,14 @@
 """What an op refuses when it is put into a graph: ranks, types and sizes, each named."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from max.dtype import DType
 from max.graph import BufferType, DeviceRef, Graph, KernelLibrary, TensorType, Type
 
+from coachwhip.locate import kernels_dir
+from coachwhip_graphs import limits
 from tests.kernels.op_graphs import (
     BF16,
     F16,
@@ -128,6 +131,22 @@ def test_mixed_dtypes_are_refused(config: Config, place: int, message: str) -> N
 def test_wrong_size_is_refused(config: Config, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^coachwhip\.{op_of(config)}: .*{message}"):
         build(config, config.types(CPU))
+
+
+def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
+    found = {
+        name: int(number)
+        for kernel in ("ssm_scan", "moe_route")
+        for name, number in re.findall(
+            r"^comptime (MAX_\w+) = (\d+)$", (kernels_dir() / f"{kernel}.mojo").read_text(), re.M
+        )
+    }
+    assert found == {
+        "MAX_HEADDIM": limits.HEADDIM_LIMIT,
+        "MAX_HEAD_VALUES": limits.HEAD_VALUES_LIMIT,
+        "MAX_GROUPS": limits.GROUPS_LIMIT,
+        "MAX_EXPERTS": limits.EXPERTS_LIMIT,
+    }
 
 
 def test_widths_that_disagree_are_refused() -> None:

@@ -80,6 +80,22 @@ def test_the_bias_moves_the_choice_but_not_the_weight(
         assert np.allclose(weights.values.sum(axis=1), config.scale, rtol=1e-6)
 
 
+@pytest.mark.parametrize("config", CHOICES, **ids)
+def test_logits_that_are_no_numbers_choose_distinct_experts_that_exist(
+    models: dict[str, Model], config: RouteConfig
+) -> None:
+    """Weights carry the NaN on, for the engine to find; an index out of range would be worse."""
+    logits = np.full((3, config.experts), np.nan)
+    logits[1, ::2] = 1.0
+    logits[2] = [-np.inf, np.inf] * (config.experts // 2)
+    bias = np.zeros(config.experts)
+    bias[: config.experts // 2] = -np.inf
+    chosen, weights = both(models, config, typed(logits), typed(bias))
+    assert ((chosen.stored >= 0) & (chosen.stored < config.experts)).all()
+    assert all(len(set(row)) == config.count for row in chosen.stored.tolist())
+    assert np.isnan(weights.values[0]).all()
+
+
 def operands(config: ExpertsConfig, rows: int, skew: bool, seed: int) -> list[Typed]:
     """Rows, choices and weights; with `skew` most tokens choose the same experts."""
     rng = np.random.default_rng(seed)

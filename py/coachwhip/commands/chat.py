@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from ..errors import RequestError
+from ..errors import EngineError, RequestError
 from .engine_flags import engine_flags
 
 _HELP = "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer"
@@ -119,6 +119,8 @@ def _answer(engine, text: str, ids: list[int], params) -> tuple[str, int]:
             while engine.has_unfinished and not stopped():
                 for output in engine.step():
                     answer, count = output.outputs[0].text, len(output.outputs[0].token_ids)
+                    if output.error:
+                        raise EngineError(output.error)
                 # Space before the first word belongs to the tokens, not to what is read.
                 begin = max(shown, len(answer) - len(answer.lstrip()))
                 print(answer[begin:], end="", flush=True)

@@ -64,7 +64,11 @@ def generate(
     # MAX takes a second to import: bad arguments above are answered without it.
     from ..llm import LLM
 
-    llm = LLM(model=model, on_warning=_warn, **options)
+    def check(llm: LLM) -> None:
+        for one in prompts:
+            llm.check(one, params)
+
+    llm = LLM(model=model, on_warning=_warn, before_load=check, **options)
     if as_json:
         for output in llm.generate(prompts, params):
             print(json.dumps(_record(output)), flush=True)
