@@ -25,7 +25,7 @@ from .linear import linear_columns
 from .moe_experts import expert_columns, sort_by_expert, total_cost
 from .moe_experts_gpu import WARPS as EXPERT_WARPS
 from .moe_experts_gpu import experts_down_gpu, experts_up_gpu
-from .moe_route import MAX_GROUPS, route_token
+from .moe_route import MAX_EXPERTS, MAX_GROUPS, route_token
 from .moe_route_gpu import moe_route_gpu
 from .ragged import (
     check_equal,
@@ -817,6 +817,10 @@ struct MoeRoute:
         comptime assert (
             1 <= kept_groups <= groups <= MAX_GROUPS
         ), "groups must be 1 to 64, and kept_groups 1 to groups"
+        if experts > MAX_EXPERTS:
+            raise Error(
+                OP, ": ", experts, " experts, at most ", MAX_EXPERTS, " can run"
+            )
         if count < 1 or count > experts // groups * kept_groups:
             raise Error(
                 OP,
@@ -834,20 +838,18 @@ struct MoeRoute:
             return
 
         comptime if is_gpu[target]():
-            comptime BLOCK = 64
             ctx.enqueue_function[moe_route_gpu[normalize]](
                 cp,
                 wp,
                 lp,
                 bp,
-                Int32(tokens),
                 Int32(experts),
                 Int32(count),
                 Int32(groups),
                 Int32(kept_groups),
                 scale,
-                grid_dim=ceildiv(tokens, BLOCK),
-                block_dim=BLOCK,
+                grid_dim=tokens,
+                block_dim=32,
             )
         else:
 
@@ -865,7 +867,8 @@ struct MoeRoute:
                     scale,
                 )
 
-            for_each_range(work, tokens, experts * count, ctx)
+            # A choice costs a sigmoid, an expert a look at every choice, 16 at a time.
+            for_each_range(work, tokens, experts * (16 + count) // 16, ctx)
 
 
 @extensibility.register("coachwhip.moe_experts")
