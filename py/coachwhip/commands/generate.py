@@ -12,7 +12,7 @@ from ..errors import RequestError
 from ..hub import is_hub_id
 from .engine_flags import engine_flags
 
-DEFAULT_PROMPT = "My fellow citizens,"
+DEFAULT_PROMPT = "The state of the Union is"
 """Shows the small model at work when no prompt is given."""
 
 
