@@ -16,7 +16,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
-BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-copy
+BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-copy
 
 .PHONY: run generate test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:
@@ -50,6 +50,9 @@ bench-attention: $(BENCH_STAMP)
 
 bench-linear: $(BENCH_STAMP)
 	$(BIN)/python -m bench.kernels linear $(ARGS)
+
+bench-moe: $(BENCH_STAMP)
+	$(BIN)/python -m bench.kernels moe $(ARGS)
 
 bench-copy: $(BENCH_STAMP)
 	$(BIN)/python -m bench.kernels copy_slots $(ARGS)

@@ -56,7 +56,7 @@ def store_kv_gpu[
     page_size: Int32,
     page_stride: Int64,
 ):
-    """Stores the keys and values of one row; grid (tokens), any number of threads up to 128.
+    """Stores the keys and values of one row; grid (tokens), block WARPS warps.
 
     Parameters:
         dtype: Type of the rows.

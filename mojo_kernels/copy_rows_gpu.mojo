@@ -1,4 +1,4 @@
-"""Copies whole rows of a pool to other rows of it, GPU kernel: one block per copy."""
+"""Copies whole rows of a pool to other rows of it, GPU kernel: up to 64 blocks per copy."""
 
 from max.gpu import block_dim, block_idx, grid_dim, thread_idx
 

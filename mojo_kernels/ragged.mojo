@@ -258,6 +258,26 @@ def for_each_share[
     sync_parallelize(share, workers, cpu)
 
 
+def for_each_stretch[
+    Work: def(Int, Int) -> None
+](work: Work, length: Int, values_per_unit: Int, ctx: DeviceContext) raises:
+    """Calls `work(begin, end)` with equal stretches of `[0, length)`, one per thread.
+
+    Parameters:
+        Work: Type of the function.
+
+    Args:
+        work: What to do for a stretch of cost. Must not raise.
+        length: Cost of all.
+        values_per_unit: State values that a unit of cost stands for; decides whether threads pay.
+        ctx: The device context of the op, a CPU's.
+
+    Raises:
+        Error: The context is not a CPU's.
+    """
+    for_each_share(work, length, 1, values_per_unit, ctx)
+
+
 def for_each_range[
     Work: def(Int) -> None
 ](work: Work, count: Int, values_per_item: Int, ctx: DeviceContext) raises:

@@ -40,7 +40,7 @@ def ssm_scan_gpu[
 ):
     """Runs one head of one sequence.
 
-    The grid is (nheads, batch), a block has headdim * SPLITS threads, at most 1,024.
+    The grid is (batch, nheads), a block has headdim * SPLITS threads, at most 1,024.
 
     Parameters:
         dtype: Type of rows and outputs.

@@ -11,6 +11,14 @@ from typing import Any, Literal
 
 from bench.kernels.timing import Program
 
+LAYERS = 8
+"""Layers that one call handles in the benchmarks of a layer's ops; powers of two divide evenly.
+
+A model's step is one call that runs dozens of ops, so what a call costs is no part of an op. One
+graph therefore holds an instance of the op for each layer, with its own inputs and its own layer of
+the pool; a call is timed and divided by the layers. MAX's ops get the same graph; torch runs one
+layer after the other from Python, as its users do. `Case.ours_single` is a graph of one instance.
+"""
 Pattern = Literal["read", "update", "copy"]
 """How memory is touched: read once; read and written in place; read here and written there."""
 Peak = Literal["float32", "bfloat16"]
@@ -37,10 +45,11 @@ class Work:
 class Case:
     """One shape of one kernel: our program, its rivals, and a check that they agree.
 
-    `ours_hot` repeats the same data in each call, where `ours` rotates. `outputs` runs everything
-    once from equal inputs and returns float32 arrays by name, ours as "ours"; the largest
-    difference between them may be `tolerance` times the largest value. `tokens` is what one call
-    handles, for the time per token.
+    A call of `ours`, `ours_hot` or a rival does `work` once for each of `layers` layers.
+    `ours_hot` repeats the same data in each call, where `ours` rotates; `ours_single` does one
+    layer per call and rotates. `outputs` runs everything once from equal inputs and returns
+    float32 arrays by name, ours as "ours"; the largest difference between them may be `tolerance`
+    times the largest value. `tokens` is what one layer handles, for the time per token and layer.
     """
 
     kernel: str
@@ -51,6 +60,8 @@ class Case:
     outputs: Callable[[], Mapping[str, Any]]
     tokens: int
     ours_hot: Program | None = None
+    ours_single: Program | None = None
+    layers: int = 1
     tolerance: float = 1e-3
 
 

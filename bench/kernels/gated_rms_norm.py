@@ -1,4 +1,4 @@
-"""`gated_rms_norm`: MAX's fused op and torch beside it.
+"""`gated_rms_norm`: MAX's fused op and torch beside it, 8 layers per call.
 
 The rows of y and z come from memory. In a model they were just made and lie in a cache, so a real
 step is no slower than this.
@@ -14,9 +14,9 @@ import torch
 from max.nn.state_space import gated_group_rmsnorm
 from torch.nn import functional as F
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import LAYERS, Benchmark, Case, GraphSpec, Work
 from bench.kernels.graphs import BF16, F32, in_type
-from bench.kernels.memory import TORCH_OF, Memory, buffer, tensor
+from bench.kernels.memory import TORCH_OF, Memory, buffer, layers
 from coachwhip_graphs import ops as our_ops
 
 GROUPS, EPS = 8, 1e-5
@@ -52,49 +52,61 @@ def torch_norm(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor) -> torch.
     return (normal.view_as(v) * weight).to(y.dtype)
 
 
-def graph(shape: Shape, rival: bool) -> GraphSpec:
+def graph(shape: Shape, rival: bool, count: int = LAYERS) -> GraphSpec:
+    """Our norm, or MAX's, of `count` layers."""
     dtype = BF16 if shape.dtype == "bfloat16" else F32
     rows = in_type(dtype, "tokens", shape.width)
-    types = [rows, rows, in_type(F32, shape.width)]
+    types = [rows, rows, in_type(F32, shape.width)] * count
+
+    def norm(operands: list[Any]) -> Any:
+        if rival:
+            return gated_group_rmsnorm(*operands, EPS, shape.width // GROUPS)
+        return our_ops.gated_rms_norm(*operands, groups=GROUPS, eps=EPS)
 
     def build(inputs: list[Any]) -> list[Any]:
         operands = [v.tensor for v in inputs]
-        if rival:
-            return [gated_group_rmsnorm(*operands, EPS, shape.width // GROUPS)]
-        return [our_ops.gated_rms_norm(*operands, groups=GROUPS, eps=EPS)]
+        return [norm(operands[3 * i : 3 * i + 3]) for i in range(count)]
 
-    return GraphSpec(f"max-{shape.model}" if rival else shape.model, types, build)
+    name = f"max-{shape.model}" if rival else shape.model
+    return GraphSpec(name if count > 1 else f"{name}-single", types, build)
 
 
 def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
     arena = memory.arena(shape.dtype)
-    weight = torch.rand(shape.width, generator=torch.Generator().manual_seed(3)) + 0.5
-    blocks = arena.blocks(2, shape.rows, shape.width)
+    r = torch.Generator().manual_seed(3)
+    weights = torch.rand(LAYERS, shape.width, generator=r) + 0.5
+    norms = [buffer(w) for w in weights]
+    blocks = arena.blocks(LAYERS, 2, shape.rows, shape.width)
     size = blocks[0].numel()
     # One row makes thousands of blocks; a hundred of them walk far enough apart.
     step = max(1, len(blocks) // 128)
-    pairs = [tuple(blocks[i]) for i in range(0, len(blocks), step)]
-    given = [[buffer(v) for v in pair] for pair in pairs]
-    norm = buffer(weight)
+    pairs = [blocks[i] for i in range(0, len(blocks), step)]
+    given = [
+        [v for (y, z), w in zip(block, norms, strict=True) for v in (buffer(y), buffer(z), w)]
+        for block in pairs
+    ]
 
     def place() -> int:
         return arena.next_block(size * step) % len(pairs)
 
     def run(model: Any) -> Any:
-        return lambda: model.execute(*given[place()], norm)
+        return lambda: model.execute(*given[place()])
+
+    def torch_norms(i: int) -> list[torch.Tensor]:
+        return [torch_norm(y, z, w) for (y, z), w in zip(pairs[i], weights, strict=True)]
 
     programs = {"ours": models[shape.model]}
     if (builtin := models.get(f"max-{shape.model}")) is not None:
         programs["MAX builtin"] = builtin
 
     def outputs() -> dict[str, torch.Tensor]:
-        found = {name: tensor(m.execute(*given[0], norm)).float() for name, m in programs.items()}
-        return found | {"torch": torch_norm(*pairs[0], weight).float()}
+        found = {name: layers(model.execute(*given[0])) for name, model in programs.items()}
+        return found | {"torch": layers(torch_norms(0))}
 
     rivals = {name: run(model) for name, model in programs.items()}
     ours = rivals.pop("ours")
-    rivals["torch"] = lambda: torch_norm(*pairs[place()], weight)
-    hot = programs["ours"]
+    rivals["torch"] = lambda: torch_norms(place())
+    hot, single = programs["ours"], models.get(f"{shape.model}-single")
     return Case(
         "gated_rms_norm",
         shape.name,
@@ -103,7 +115,9 @@ def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
         rivals,
         outputs,
         shape.rows,
-        (lambda: hot.execute(*given[0], norm)) if shape.rows == 1 else None,
+        (lambda: hot.execute(*given[0])) if shape.rows == 1 else None,
+        (lambda: single.execute(*given[place()][:3])) if single and shape.rows == 1 else None,
+        LAYERS,
         2e-2 if shape.dtype == "bfloat16" else 1e-3,
     )
 
@@ -120,6 +134,6 @@ def benchmark(quick: bool) -> Benchmark:
         for shape in shapes:
             yield _case(shape, models, memory)
 
-    return Benchmark(
-        [graph(shape, False) for shape in kinds], [graph(shape, True) for shape in kinds], cases
-    )
+    own = [graph(shape, False) for shape in kinds]
+    own += [graph(shape, False, 1) for shape in kinds if shape.rows == 1]
+    return Benchmark(own, [graph(shape, True) for shape in kinds], cases)

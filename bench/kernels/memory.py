@@ -27,6 +27,11 @@ def tensor(model_output) -> torch.Tensor:
     return torch.from_dlpack(model_output[0])
 
 
+def layers(model_output) -> torch.Tensor:
+    """Returns a model's outputs, one per layer, as one float32 tensor `[layers * tokens, ...]`."""
+    return torch.cat([torch.from_dlpack(y).flatten(1).float() for y in model_output])
+
+
 class Arena:
     """One large array of a type, and a cursor that walks through it.
 

@@ -49,7 +49,7 @@ def draw(report: Report, file: Path) -> None:
         axis.set_xlim(right=axis.get_xlim()[1] * 5)
         axis.set_yticks(ticks, names, size=7)
         axis.invert_yaxis()
-        axis.set_title(f"{kernel}: microseconds per call, red: roofline", size=9, loc="left")
+        axis.set_title(f"{kernel}: microseconds per layer, red: roofline", size=9, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
     about = report.machine
     figure.suptitle(f"{about['cpu']}, {about['threads']} threads, MAX {about['versions']['max']}")

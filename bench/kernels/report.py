@@ -56,20 +56,21 @@ def _times(result: Result) -> str:
 
 
 def table(report: Report) -> Table:
-    """One row per case; times are medians in microseconds per call."""
-    shown = Table(title="Kernels, microseconds per call", show_lines=True)
+    """One row per case; times are medians in microseconds per layer."""
+    shown = Table(title="Kernels, microseconds per layer", show_lines=True)
     for name in ("kernel", "case"):
         shown.add_column(name, overflow="fold")
     for name in ("median", "min", "n", "per token", "roofline", "share", "best", "slots"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("others, and how many times ours they take", no_wrap=True)
     for r in report.results:
-        hot = f"\nhot {_us(r.hot)}" if r.hot else ""
+        more = f"\nhot {_us(r.hot)}" if r.hot else ""
+        more += f"\none call {_us(r.single)}" if r.single else ""
         slots = "" if r.share_of_slots is None else f"{r.share_of_slots:.0%}"
         shown.add_row(
             r.kernel,
-            r.case,
-            _us(r.ours) + hot,
+            r.case if r.layers == 1 else f"{r.case}; {r.layers} layers per call",
+            _us(r.ours) + more,
             f"{r.ours.min:,.1f}",
             str(r.ours.n),
             f"{r.us_per_token:,.2f}",
@@ -120,7 +121,10 @@ def show(report: Report, console: Console) -> None:
         "it, by medians; best: by minima, which others on the machine disturb least. "
         "slots: share of the multiply-add instructions that could have run meanwhile; the scan "
         "counts 5 FLOP for each state value and row, which take 3 instructions for 16 values. "
-        "hot: the same data in each call. (a, b): times ours, by medians and by minima."
+        "hot: the same data in each call. (a, b): times ours, by medians and by minima. "
+        "layers per call: a call runs the op once for each layer and its time is divided by them, "
+        "since a model's step is one call too; MAX's ops run in the same way, torch from a loop in "
+        "Python. one call: a call that runs the op once."
     )
     if report.quick:
         console.print("quick: sizes are tiny; these numbers say nothing about speed.")

@@ -13,15 +13,17 @@ from bench.kernels.timing import Timing
 
 @dataclass(frozen=True)
 class Result:
-    """One case's timings beside its roofline.
+    """One case's timings beside its roofline. Times are of one layer, except `single`.
 
     Attributes:
         kernel: The kernel's name.
         case: The case's name.
-        tokens: What one call handles.
-        work: What has to be done at least.
+        tokens: What one layer handles.
+        work: What has to be done at least, in one layer.
+        layers: Layers that one call handled.
         ours: Our timing, the data coming from memory.
         hot: Our timing on the same data again and again; None where it was not asked for.
+        single: Our timing of a call that handles one layer; None where it was not asked for.
         rivals: The others' timings, by name.
         ceilings: The machine's rates, timed in the same rounds, by medians.
         best_ceilings: The same by minima: what others on the machine take away least from.
@@ -32,8 +34,10 @@ class Result:
     case: str
     tokens: int
     work: Work
+    layers: int
     ours: Timing
     hot: Timing | None
+    single: Timing | None
     rivals: Mapping[str, Timing]
     ceilings: Ceilings
     best_ceilings: Ceilings
@@ -41,7 +45,7 @@ class Result:
 
     @property
     def floor(self) -> float:
-        """The roofline, in microseconds per call."""
+        """The roofline, in microseconds per layer."""
         return self.ceilings.floor(self.work)
 
     @property
@@ -83,8 +87,10 @@ class Result:
             "kernel": self.kernel,
             "case": self.case,
             "tokens": self.tokens,
+            "layers_per_call": self.layers,
             "us": asdict(self.ours),
             "us_hot": asdict(self.hot) if self.hot else None,
+            "us_single_call": asdict(self.single) if self.single else None,
             "us_per_token": self.us_per_token,
             "bytes": self.work.bytes,
             "pattern": self.work.pattern,

@@ -43,7 +43,7 @@ class Effort:
     fewest: int
 
 
-FULL = Effort(512 * MB, 64 * MB, 400_000, 4.0, 5)
+FULL = Effort(512 * MB, 64 * MB, 400_000, 5.0, 8)
 QUICK = Effort(16 * MB, 1 * MB, 50_000, 0.05, 2)
 
 
@@ -78,15 +78,21 @@ def measured(case: Case, models: Mapping[str, Any], memory: Memory, effort: Effo
     }
     if case.ours_hot:
         programs["ours, hot"] = case.ours_hot
+    if case.ours_single:
+        programs["ours, single"] = case.ours_single
     times = interleave(programs, budget=effort.budget, fewest=effort.fewest)
+    single = times.pop("ours, single", None)
     bus, units = times.pop("memory probe"), times.pop("arithmetic probe")
+    times = {name: timing.of_each(case.layers) for name, timing in times.items()}
     return Result(
         case.kernel,
         case.name,
         case.tokens,
         case.work,
+        case.layers,
         ours=times.pop("ours"),
         hot=times.pop("ours, hot", None),
+        single=single,
         rivals=times,
         ceilings=roofline.Ceilings.of(case.work, bus.median, units.median, sizes),
         best_ceilings=roofline.Ceilings.of(case.work, bus.min, units.min, sizes),

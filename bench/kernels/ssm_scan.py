@@ -1,7 +1,10 @@
-"""`ssm_scan`: MAX's builtin scan and torch beside it, decode and prefill.
+"""`ssm_scan`: MAX's builtin scan and torch beside it, decode and prefill, 8 layers per call.
 
 FLOP are counted as 5 for each state value and row: h = decay * h (1), h += u * B (2), y += C * h
 (2). That is one multiply and two FMAs, three instructions for 16 values: `slots` counts 6.
+
+States come from memory, rows too in prefill; bytes count the states alone. Our pool keeps a
+sequence's layers side by side; the rivals' pool holds the same states as so many more slots.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ import torch
 from max.nn.state_space import mamba2_ssd_chunk_scan_varlen_fwd_inplace
 from torch.nn import functional as F
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import LAYERS, Benchmark, Case, GraphSpec, Work
 from bench.kernels.graphs import BF16, BOOL, F32, I32, U32, in_place, in_type
-from bench.kernels.memory import TORCH_OF, Memory, buffer, indices, tensor
+from bench.kernels.memory import TORCH_OF, Memory, buffer, indices, layers
 from coachwhip_graphs import ops as our_ops
 from models.train.ssd import ssd_chunked
 
@@ -64,10 +67,10 @@ class Shape:
 
 
 class Data:
-    """Random inputs of a shape, and where each sequence's rows begin."""
+    """Random inputs of one layer of a shape, and where each sequence's rows begin."""
 
-    def __init__(self, shape: Shape) -> None:
-        r = torch.Generator().manual_seed(1)
+    def __init__(self, shape: Shape, layer: int) -> None:
+        r = torch.Generator().manual_seed(100 + layer)
         t, h, dtype = shape.tokens, shape.nheads, TORCH_OF[shape.dtype]
         self.xbc = torch.randn(t, h * HEADDIM + 2 * NGROUPS * DSTATE, generator=r).to(dtype)
         self.dt = torch.randn(t, h, generator=r).to(dtype)
@@ -105,29 +108,44 @@ def torch_prefill(data: Data) -> torch.Tensor:
     return y[0] + data.d[:, None] * data.x
 
 
-def own_graph(shape: Shape) -> GraphSpec:
+def own_graph(shape: Shape, count: int = LAYERS) -> GraphSpec:
+    """Our scan for the first `count` layers of the pool."""
     dtype = BF16 if shape.dtype == "bfloat16" else F32
     h = shape.nheads
-    types = [
-        in_place(dtype, "slots", 1, h, HEADDIM * DSTATE),
+    layer = [
         in_type(dtype, "tokens", h * HEADDIM + 2 * NGROUPS * DSTATE),
         in_type(dtype, "tokens", h),
         *(in_type(F32, h) for _ in range(3)),
+    ]
+    types = [
+        in_place(dtype, "slots", LAYERS, h, HEADDIM * DSTATE),
         in_type(I32, "starts"),
         in_type(I32, "batch"),
         in_type(I32, "tokens"),
+        *layer * count,
     ]
 
     def build(inputs: list[Any]) -> list[Any]:
-        pool, *rest = inputs
-        operands = [v.tensor for v in rest]
-        return [our_ops.ssm_scan(pool.buffer, *operands, layer=0, headdim=HEADDIM, dstate=DSTATE)]
+        pool, plan = inputs[0].buffer, [v.tensor for v in inputs[1:4]]
+        rows, each = [v.tensor for v in inputs[4:]], len(layer)
+        return [
+            our_ops.ssm_scan(
+                pool,
+                *rows[i * each : (i + 1) * each],
+                *plan,
+                layer=i,
+                headdim=HEADDIM,
+                dstate=DSTATE,
+            )
+            for i in range(count)
+        ]
 
-    return GraphSpec(shape.model, types, build)
+    return GraphSpec(shape.model if count > 1 else f"{shape.model}-single", types, build)
 
 
 def rival_graph(nheads: int) -> GraphSpec:
-    types = [
+    """MAX's scan, once for each layer, from and to slots of its own."""
+    layer = [
         in_type(F32, "tokens", nheads, HEADDIM),
         in_type(F32, "tokens", nheads),
         in_type(F32, nheads),
@@ -135,62 +153,89 @@ def rival_graph(nheads: int) -> GraphSpec:
         in_type(F32, "tokens", NGROUPS, DSTATE),
         in_type(F32, nheads),
         in_type(F32, nheads),
+        in_type(U32, "batch"),
+    ]
+    types = [
         in_place(F32, "slots", nheads, HEADDIM, DSTATE),
         in_type(I32, "starts"),
         in_type(BOOL, "batch"),
-        in_type(U32, "batch"),
+        *layer * LAYERS,
     ]
 
-    def build(i: list[Any]) -> list[Any]:
-        rows, pool, tail = [v.tensor for v in i[:7]], i[7].buffer, [v.tensor for v in i[8:]]
-        return [mamba2_ssd_chunk_scan_varlen_fwd_inplace(*rows, pool, *tail)]
+    def build(inputs: list[Any]) -> list[Any]:
+        pool, starts, old = inputs[0].buffer, inputs[1].tensor, inputs[2].tensor
+        found = []
+        for i in range(3, len(inputs), len(layer)):
+            *rows, slots = (v.tensor for v in inputs[i : i + len(layer)])
+            found.append(mamba2_ssd_chunk_scan_varlen_fwd_inplace(*rows, pool, starts, old, slots))
+        return found
 
     return GraphSpec(f"max-ssm_scan-{nheads}", types, build)
 
 
 def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
-    data = Data(shape)
+    data = [Data(shape, layer) for layer in range(LAYERS)]
     arena = memory.arena(shape.dtype)
-    block = shape.batch * shape.state
+    block = shape.batch * LAYERS * shape.state
     places = arena.data.numel() // block
     slots = [range(i * shape.batch, (i + 1) * shape.batch) for i in range(places)]
-    pool = buffer(arena.blocks(1, shape.nheads, HEADDIM * DSTATE))
-    starts = indices(data.starts)
-    fixed = [buffer(v) for v in (data.xbc, data.dt, data.a, data.d, data.dt_bias)]
+    pool = buffer(arena.blocks(LAYERS, shape.nheads, HEADDIM * DSTATE))
+    starts = indices(data[0].starts)
+    given = [[buffer(v) for v in (d.xbc, d.dt, d.a, d.d, d.dt_bias)] for d in data]
+    fixed = [v for layer in given for v in layer]
     read = [indices(s) for s in slots]
     # The state is stored after the last row of a sequence only.
     last = [[-1] * (shape.rows - 1) + [slot] for slot in range(places * shape.batch)]
     write = [indices(v for slot in s for v in last[slot]) for s in slots]
     model = models[shape.model]
+    single = models.get(f"{shape.model}-single")
 
     def ours() -> Any:
         i = arena.next_block(block)
-        return model.execute(pool, *fixed, starts, read[i], write[i])
+        return model.execute(pool, starts, read[i], write[i], *fixed)
 
     def hot() -> Any:
-        return model.execute(pool, *fixed, starts, read[0], write[0])
+        return model.execute(pool, starts, read[0], write[0], *fixed)
+
+    def one_call() -> Any:
+        i = arena.next_block(block)
+        return single.execute(pool, starts, read[i], write[i], *given[0])
 
     states = arena.blocks(shape.nheads, HEADDIM, DSTATE)
+    # Where our pool keeps a layer of a slot, counted in states.
+    homes = [[[s * LAYERS + layer for s in place] for layer in range(LAYERS)] for place in slots]
     rivals = {}
     zero = {}
     none, nowhere = indices([-1] * shape.batch), indices([-1] * shape.tokens)
-    zero["ours"] = lambda: tensor(model.execute(pool, *fixed, starts, none, nowhere)).float()
+    zero["ours"] = lambda: layers(model.execute(pool, starts, none, nowhere, *fixed))
     if shape.rows == 1:
-        wanted = [torch.tensor(list(s)) for s in slots]
-        rivals["torch step"] = lambda: torch_step(states, wanted[arena.next_block(block)], data)
+        wanted = [[torch.tensor(layer) for layer in place] for place in homes]
+
+        def torch_steps() -> None:
+            for home, d in zip(wanted[arena.next_block(block)], data, strict=True):
+                torch_step(states, home, d)
+
+        rivals["torch step"] = torch_steps
         empty = torch.zeros(shape.batch, *states.shape[1:], dtype=states.dtype)
-        zero["torch step"] = lambda: torch_advance(empty.zero_(), data).flatten(1).float()
+        zero["torch step"] = lambda: layers([torch_advance(empty.zero_(), d) for d in data])
     else:
-        rivals["torch chunked"] = lambda: torch_prefill(data)
-        zero["torch chunked"] = lambda: torch_prefill(data).flatten(1)
+        rivals["torch chunked"] = lambda: [torch_prefill(d) for d in data]
+        zero["torch chunked"] = lambda: layers([torch_prefill(d) for d in data])
     builtin = models.get(f"max-ssm_scan-{shape.nheads}")
     if builtin is not None and shape.dtype == "float32":
-        operands = (data.x, data.dt, data.a, data.b, data.c, data.d, data.dt_bias, states)
-        args = [*(buffer(v) for v in operands), starts]
-        named = [indices(s, torch.uint32) for s in slots]
+        theirs = [[buffer(v) for v in (d.x, d.dt, d.a, d.b, d.c, d.d, d.dt_bias)] for d in data]
+        named = [[indices(layer, torch.uint32) for layer in place] for place in homes]
+        args = [
+            [v for layer, home in zip(theirs, place, strict=True) for v in (*layer, home)]
+            for place in named
+        ]
+        flat = buffer(states)
         old, new = (indices([v] * shape.batch, torch.bool) for v in (True, False))
-        rivals["MAX builtin"] = lambda: builtin.execute(*args, old, named[arena.next_block(block)])
-        zero["MAX builtin"] = lambda: tensor(builtin.execute(*args, new, named[0])).flatten(1)
+        rivals["MAX builtin"] = lambda: builtin.execute(
+            flat, starts, old, *args[arena.next_block(block)]
+        )
+        zero["MAX builtin"] = lambda: layers(builtin.execute(flat, starts, new, *args[0]))
+    decode_one = shape.batch == 1 and shape.rows == 1
     return Case(
         "ssm_scan",
         shape.name,
@@ -199,7 +244,9 @@ def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
         rivals,
         lambda: {name: run() for name, run in zero.items()},
         shape.tokens,
-        hot if shape.batch == 1 and shape.rows == 1 else None,
+        hot if decode_one else None,
+        one_call if single is not None and shape.rows == 1 else None,
+        LAYERS,
         2e-2 if shape.dtype == "bfloat16" else 1e-3,
     )
 
@@ -218,6 +265,7 @@ def benchmark(quick: bool) -> Benchmark:
             Shape(40, 1, 512, "bfloat16"),
         ]
     own = {shape.model: own_graph(shape) for shape in shapes}
+    own |= {f"{s.model} single": own_graph(s, 1) for s in shapes if s.rows == s.batch == 1}
     heads = sorted({shape.nheads for shape in shapes})
 
     def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:

@@ -35,6 +35,10 @@ class Timing:
             raise ValueError("seconds is empty, expected at least one call")
         return Timing(statistics.median(seconds) * 1e6, min(seconds) * 1e6, len(seconds))
 
+    def of_each(self, parts: int) -> Timing:
+        """Returns the time of one of `parts` equal pieces of work that a call does."""
+        return Timing(self.median / parts, self.min / parts, self.n)
+
 
 def calls_per_round(seconds: float) -> int:
     """Returns how many calls in a row are timed of a program that takes `seconds`: 1 to 10."""

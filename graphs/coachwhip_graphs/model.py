@@ -13,25 +13,42 @@ from max.graph import DeviceRef, Graph, TensorValue, ops
 from .attention import attention
 from .mamba2 import mamba2
 from .mlp import mlp
+from .moe import moe
 from .norm import rms_norm
 from .ops import linear
 from .registry import Registry
-from .spec import LayerKind, ModelSpec
+from .spec import LayerKind, LayerSpec, ModelSpec
 from .step import CacheSpec, StepInputs, bind_inputs, input_types
 from .weights import graph_weights
 
 
-def trunk(spec: ModelSpec, dtype: DType, weights: Registry, step: StepInputs) -> TensorValue:
-    """Runs the embedding and all residual layers: x = x + mixer(RMSNorm(x)).
+def residual_layers(
+    x: TensorValue,
+    layers: tuple[LayerSpec, ...],
+    spec: ModelSpec,
+    dtype: DType,
+    weights: Registry,
+    step: StepInputs,
+    first_attention: int = 0,
+) -> TensorValue:
+    """Runs residual layers: x = x + mixer(RMSNorm(x)).
+
+    Args:
+        x: The residual stream, [tokens, hidden]; its dtype stays.
+        layers: What to run.
+        spec: The model.
+        dtype: Type in which mixers work.
+        weights: Registry with the layers as `0.`, `1.`, ...
+        step: The ragged batch and the pools.
+        first_attention: Index of the first attention layer in the page pool.
 
     Returns:
-        The residual stream, [tokens, hidden]; float32 where the spec keeps it so, else `dtype`.
+        The stream after the last layer.
     """
-    stream = DType.float32 if spec.residual_fp32 else dtype
-    x = ops.cast(ops.gather(weights["embeddings.weight"], step.tokens, axis=0), stream)
     index = dict.fromkeys(LayerKind, 0)
-    for i, layer in enumerate(spec.layers):
-        below = weights.below(f"layers.{i}.")
+    index[LayerKind.ATTENTION] = first_attention
+    for i, layer in enumerate(layers):
+        below = weights.below(f"{i}.")
         h = rms_norm(x, below["norm.weight"], spec.norm_eps, dtype)
         mixer = below.below("mixer.")
         match layer.kind:
@@ -41,11 +58,25 @@ def trunk(spec: ModelSpec, dtype: DType, weights: Registry, step: StepInputs) ->
                 h = attention(h, mixer, spec.attention, step, index[layer.kind])
             case LayerKind.MLP:
                 h = mlp(h, mixer)
-            case _:
-                raise ValueError(f"layer {i}: no graph for layer kind {layer.kind.value!r}")
+            case LayerKind.MOE:
+                h = moe(h, mixer, spec.moe)
         index[layer.kind] += 1
-        x = x + ops.cast(h, stream)
+        x = x + ops.cast(h, x.dtype)
     return x
+
+
+def embed(tokens: TensorValue, weights: Registry) -> TensorValue:
+    """Returns the embedding rows of token ids, [tokens, hidden], model dtype."""
+    return ops.gather(weights["embeddings.weight"], tokens, axis=0)
+
+
+def logits_and_tokens(
+    hidden: TensorValue, spec: ModelSpec, weights: Registry
+) -> tuple[TensorValue, TensorValue]:
+    """Applies the LM head: logits [rows, vocab] f32 and their argmax [rows, 1] i64."""
+    head = weights["embeddings.weight" if spec.tie_embeddings else "lm_head.weight"]
+    logits = linear(hidden, head, DType.float32)
+    return logits, ops.argmax(logits, axis=-1)
 
 
 def step_graph(
@@ -70,8 +101,8 @@ def step_graph(
         name: Name of the graph.
 
     Returns:
-        A graph with outputs, for the rows in `output_rows`: logits [outputs, vocab] f32; the
-        greedy tokens [outputs, 1] i64; post-norm hidden states [outputs, hidden] of `dtype`.
+        A graph with outputs: logits [outputs, vocab] f32 and greedy tokens [outputs, 1] i64 of the
+        rows in `output_rows`; post-norm hidden states [tokens, hidden] of all rows, of `dtype`.
     """
     with Graph(
         name,
@@ -80,10 +111,9 @@ def step_graph(
     ) as graph:
         step = bind_inputs(spec, dtype, cache, graph.inputs)
         weights = Registry(graph_weights(spec, dtype), device)
-        x = trunk(spec, dtype, weights, step)
-        x = ops.gather(x, step.output_rows, axis=0)
+        x = ops.cast(embed(step.tokens, weights), DType.float32 if spec.residual_fp32 else dtype)
+        x = residual_layers(x, spec.layers, spec, dtype, weights.below("layers."), step)
         hidden = rms_norm(x, weights["norm_f.weight"], spec.norm_eps, dtype)
-        head = weights["embeddings.weight" if spec.tie_embeddings else "lm_head.weight"]
-        logits = linear(hidden, head, DType.float32)
-        graph.output(logits, ops.argmax(logits, axis=-1), hidden)
+        rows = ops.gather(hidden, step.output_rows, axis=0)
+        graph.output(*logits_and_tokens(rows, spec, weights), hidden)
     return graph

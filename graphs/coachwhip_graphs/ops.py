@@ -12,14 +12,17 @@ import math
 from max.dtype import DType
 from max.graph import BufferValue, DeviceRef, TensorType, TensorValue, ops
 
+from .limits import (
+    D_CONV_LIMITS,
+    DSTATE_LIMIT,
+    EXPERTS_LIMIT,
+    GROUPS_LIMIT,
+    HEAD_VALUES_LIMIT,
+    HEADDIM_LIMIT,
+)
+
 FLOATS = (DType.float32, DType.bfloat16)
 STATES = (DType.float32, DType.float16, DType.bfloat16)
-DSTATE_LIMIT = 256
-"""Largest dstate of `ssm_scan`."""
-HEADDIM_LIMIT = 256
-"""Largest headdim of `ssm_scan`."""
-HEAD_VALUES_LIMIT = 32768
-"""Largest headdim * dstate of `ssm_scan`."""
 
 
 def _check(op: str, name: str, value, rank: int, dtypes) -> None:
@@ -91,7 +94,7 @@ def conv1d(
     _check(op, "write_slot", write_slot, 1, DType.int32)
     _check_same_dtype(op, x=x, pool=pool)
     d_conv, channels = int(weight.shape[0]), int(weight.shape[1])
-    if not 2 <= d_conv <= 4:
+    if not D_CONV_LIMITS[0] <= d_conv <= D_CONV_LIMITS[1]:
         raise ValueError(f"{op}: weight.shape[0] (d_conv) is {d_conv}, expected 2 to 4")
     if channels % 16:
         raise ValueError(f"{op}: weight.shape[1] (channels) is {channels}, not a multiple of 16")
@@ -366,6 +369,121 @@ def linear(x: TensorValue, w: TensorValue, out_dtype: DType | None = None) -> Te
         device=x.device,
         values=[x, w],
         out_types=[TensorType(out_dtype, [x.shape[0], w.shape[0]], x.device)],
+    )[0].tensor
+
+
+def moe_route(
+    logits: TensorValue,
+    bias: TensorValue,
+    *,
+    count: int,
+    groups: int = 1,
+    kept_groups: int = 1,
+    normalize: bool = True,
+    scale: float = 1.0,
+) -> tuple[TensorValue, TensorValue]:
+    """Chooses and weights the experts of each token.
+
+    score = sigmoid(logits); the `count` largest score + bias are chosen, among the `kept_groups`
+    groups with the largest sum of their two best; weights = scores (/ their sum) * scale.
+
+    Args:
+        logits: [tokens, experts] f32; at most 1,024 experts.
+        bias: [experts] f32; takes part in the choice only.
+        count: Experts per token.
+        groups: Groups of experts, a divisor of their number, at most 64.
+        kept_groups: Groups that a token may choose from.
+        normalize: Divide a token's weights by their sum.
+        scale: Factor on the weights.
+
+    Returns:
+        Experts [tokens, count] i32, best first, ties to the lower index; weights [tokens, count]
+        f32.
+
+    Raises:
+        ValueError: An operand's rank or dtype or a size is not as above.
+
+    See: mojo_kernels/moe_route.mojo; tests/reference/moe.py.
+    """
+    op = "coachwhip.moe_route"
+    _check(op, "logits", logits, 2, DType.float32)
+    _check(op, "bias", bias, 1, DType.float32)
+    experts = int(logits.shape[1])
+    if experts > EXPERTS_LIMIT:
+        raise ValueError(f"{op}: logits has {experts} columns (experts), at most {EXPERTS_LIMIT}")
+    if groups > GROUPS_LIMIT:
+        raise ValueError(f"{op}: groups is {groups}, at most {GROUPS_LIMIT}")
+    if groups < 1 or experts % groups or not 1 <= kept_groups <= groups:
+        raise ValueError(
+            f"{op}: {groups} groups of {experts} experts, {kept_groups} of them kept; groups must "
+            "divide the experts"
+        )
+    if not 1 <= count <= experts // groups * kept_groups:
+        raise ValueError(
+            f"{op}: {count} experts per token, but {experts // groups * kept_groups} to choose from"
+        )
+    chosen, weights = ops.custom(
+        op,
+        device=logits.device,
+        values=[logits, bias, _scalar(scale, DType.float32)],
+        out_types=[
+            TensorType(DType.int32, [logits.shape[0], count], logits.device),
+            TensorType(DType.float32, [logits.shape[0], count], logits.device),
+        ],
+        parameters={"groups": groups, "kept_groups": kept_groups, "normalize": normalize},
+    )
+    return chosen.tensor, weights.tensor
+
+
+def moe_experts(
+    x: TensorValue,
+    chosen: TensorValue,
+    weights: TensorValue,
+    up: TensorValue,
+    down: TensorValue,
+) -> TensorValue:
+    """Runs each token's experts: out = sum_j weights[j] * down[e_j] . relu(up[e_j] . x)^2.
+
+    Args:
+        x: [tokens, width], f32|bf16.
+        chosen: [tokens, count] i32.
+        weights: [tokens, count] f32.
+        up: [experts, inner, width], dtype of x.
+        down: [experts, width, inner], dtype of x.
+
+    Returns:
+        [tokens, width], dtype of x; a token's experts are added in their order, in f32.
+
+    Raises:
+        ValueError: An operand's rank or dtype is not as above (when built); an expert does not
+            exist (when run on a CPU).
+
+    See: mojo_kernels/moe_experts.mojo; tests/reference/moe.py.
+    """
+    op = "coachwhip.moe_experts"
+    _check(op, "x", x, 2, FLOATS)
+    _check(op, "chosen", chosen, 2, DType.int32)
+    _check(op, "weights", weights, 2, DType.float32)
+    _check(op, "up", up, 3, FLOATS)
+    _check(op, "down", down, 3, FLOATS)
+    _check_same_dtype(op, x=x, up=up, down=down)
+    count, experts = int(chosen.shape[1]), int(up.shape[0])
+    inner, width = int(up.shape[1]), int(up.shape[2])
+    pairs = x.shape[0] * count
+    on_cpu = x.device == DeviceRef.CPU()
+    # The work space is an output so that the graph's memory planner owns it; a GPU needs only h.
+    spare = pairs if on_cpu else 0
+    return ops.custom(
+        op,
+        device=x.device,
+        values=[x, chosen, weights, up, down],
+        out_types=[
+            x.type,
+            TensorType(x.dtype, [pairs, inner], x.device),
+            TensorType(x.dtype, [spare, width], x.device),
+            TensorType(DType.float32, [spare, width], x.device),
+            TensorType(DType.int32, [2 * pairs + experts + 1 if on_cpu else 0], x.device),
+        ],
     )[0].tensor
 
 

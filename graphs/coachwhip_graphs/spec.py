@@ -75,6 +75,32 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True)
+class MoeSpec:
+    """Shapes and routing of every MoE layer of a model.
+
+    A router scores all experts with a sigmoid, a bias takes part in the choice only, and the chosen
+    experts' outputs are weighted by their scores. Experts may live in a narrower latent space, into
+    which and out of which two projections lead; router and shared expert see the full row.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    """Width of a routed expert's hidden rows."""
+    shared_intermediate_size: int
+    """Width of the shared expert's hidden rows; 0 without a shared expert."""
+    latent_size: int | None
+    """Width of the experts' rows; None when they see the full row."""
+    num_groups: int = 1
+    """Groups of experts; only the best `groups_per_token` of them can be chosen from."""
+    groups_per_token: int = 1
+    normalize_weights: bool = True
+    """Divide a token's weights by their sum."""
+    scaling_factor: float = 1.0
+    """Factor on the weights after that."""
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One residual layer: `x + mixer(RMSNorm(x))`."""
 
@@ -94,6 +120,10 @@ class ModelSpec:
     norm_eps: float
     mamba: Mamba2Spec | None
     attention: AttentionSpec | None
+    moe: MoeSpec | None = None
+    mtp_layers: tuple[LayerSpec, ...] = ()
+    """Layers of the multi-token-prediction head, one stored depth used again for deeper drafts;
+    empty without one."""
     tie_embeddings: bool = False
     residual_fp32: bool = False
     """Keep the residual stream in float32 whatever the model dtype (pure Mamba2)."""
@@ -103,6 +133,10 @@ class ModelSpec:
     def count(self, kind: LayerKind) -> int:
         """Returns how many layers are of `kind`."""
         return sum(layer.kind == kind for layer in self.layers)
+
+    def count_mtp(self, kind: LayerKind) -> int:
+        """Returns how many layers of the multi-token-prediction head are of `kind`."""
+        return sum(layer.kind == kind for layer in self.mtp_layers)
 
     @property
     def pattern(self) -> str:

@@ -53,9 +53,10 @@ def page_pools(spec: ModelSpec, cache: CacheSpec) -> tuple[PoolSpec, ...]:
     """Returns the page pool: one row is one page, the K/V of all attention layers.
 
     Returns:
-        `pages` [layers, 2, num_kv_heads, page_size, head_dim]; empty without attention layers.
+        `pages` [layers, 2, num_kv_heads, page_size, head_dim], the trunk's layers first, then
+        those of the MTP head; empty without attention layers.
     """
-    layers = spec.count(LayerKind.ATTENTION)
+    layers = spec.count(LayerKind.ATTENTION) + spec.count_mtp(LayerKind.ATTENTION)
     if not layers:
         return ()
     a = spec.attention

@@ -1,6 +1,6 @@
 """Trains a model from one configuration file and exports it.
 
-    python -m models.train models/train/small_dense.json models/small
+    python -m models.train models/train/small.json models/small
 
 The run directory, `models/train/runs/<configuration name>`, keeps the tokenizer, the log and a
 checkpoint; started again, the program goes on from the checkpoint.
@@ -23,7 +23,7 @@ from models.train.model import NemotronH
 from models.train.optimizer import Optimizers
 from models.train.tokenizer import encode_corpus, train_tokenizer
 
-PROMPT = "My fellow citizens, "
+PROMPT = "My fellow citizens,"
 
 
 class Trainer:

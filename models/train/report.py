@@ -1,6 +1,6 @@
 """Measures an exported model on the held-out text and draws its loss curve.
 
-    python -m models.train.report models/train/small_dense.json models/small
+    python -m models.train.report models/train/small.json models/small
 
 Reads the run directory of the same configuration; prints one JSON object and writes `loss.png`
 beside the weights. Everything is measured on the exported file, so after rounding to bfloat16.
@@ -23,7 +23,7 @@ from models.train.model import NemotronH
 from models.train.tokenizer import encode_corpus
 
 PROMPTS = [
-    "My fellow citizens, ",
+    "My fellow citizens,",
     "The state of the Union is",
     "The Secretary of the Treasury reports that",
     "I recommend to the Congress",

@@ -10,6 +10,7 @@ import click
 
 from . import __version__
 from .commands.bench import bench
+from .commands.chat import chat
 from .commands.generate import generate
 from .commands.verify import verify
 from .errors import CheckpointError, CoachwhipError, ConfigError, RequestError
@@ -24,6 +25,7 @@ def cli() -> None:
 
 
 cli.add_command(generate)
+cli.add_command(chat)
 cli.add_command(verify)
 cli.add_command(bench)
 

@@ -24,6 +24,8 @@ from max import engine
 from max.engine import InferenceSession
 from max.graph import Graph
 
+import coachwhip_graphs
+
 _log = logging.getLogger(__name__)
 
 CACHE_ENV = "COACHWHIP_CACHE_DIR"
@@ -42,8 +44,8 @@ def load_graph(
 
     Args:
         session: The session that will run it.
-        key: Everything that decides the graph, but for kernel sources, versions and the machine,
-            which are added here.
+        key: Everything that decides the graph, the device included, but for the sources of
+            kernels and graphs, versions and the CPU, which are added here.
         kernels: Folder of the Mojo sources.
         build: Traces the graph; called only when no artifact is stored.
         weights: Registry name -> value.
@@ -79,7 +81,8 @@ def _artifact_path(key: str, kernels: Path) -> Path | None:
     digest = hashlib.sha256()
     for part in (key, version("max"), version("mojo"), platform.machine(), _cpu_features()):
         digest.update(part.encode() + b"\0")
-    for source in sorted(kernels.glob("*.mojo")):
+    graphs = Path(coachwhip_graphs.__file__).parent
+    for source in (*sorted(kernels.glob("*.mojo")), *sorted(graphs.glob("*.py"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return Path(folder) / f"{digest.hexdigest()[:32]}.mef"
 
@@ -126,9 +129,13 @@ def _progress(on_progress: Callable[[str], None] | None) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+        on_progress("")
 
 
 def progress_to_stderr(line: str) -> None:
-    """Prints a progress line, in place on a terminal."""
-    end = "\r" if sys.stderr.isatty() else "\n"
-    print(f"coachwhip: {line}", end=end, file=sys.stderr, flush=True)
+    """Prints a progress line, in place on a terminal; an empty line clears it there."""
+    if sys.stderr.isatty():
+        shown = f"coachwhip: {line}" if line else ""
+        print(f"\r\x1b[2K{shown}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(f"coachwhip: {line}", file=sys.stderr, flush=True)

@@ -24,6 +24,8 @@ DEFAULT_MODEL_LEN = 8192
 CACHE_SHARE = 0.25
 """Share of the machine's memory that each of state slots and pages may take when no number of them
 is given."""
+MOST_IDS = 2**31 - 1
+"""Slots and pages are named by int32 ids."""
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -32,7 +34,9 @@ class EngineOptions:
     """What a user may set; the command line has each under the same name with dashes."""
 
     model: str | None = None
-    """Folder of a checkpoint; None is the small model that ships with the package."""
+    """Folder of a checkpoint, or a hub id; None is the small model that ships with the package."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id; None is its main branch."""
     dtype: str = "auto"
     """Type of weights and activations; auto is the checkpoint's (float32 for float16 files)."""
     device: str = "auto"
@@ -149,7 +153,9 @@ def resolve(
         _positive(name, getattr(options, name))
     _one_of("mamba_cache_mode", options.mamba_cache_mode, CACHE_MODES)
     _one_of("scheduling_policy", options.scheduling_policy, POLICIES)
-    for name in ("max_model_len", "num_kv_pages", "mamba_block_size", "num_state_slots"):
+    if options.max_model_len is not None:
+        _positive("max_model_len", options.max_model_len, 2)
+    for name in ("num_kv_pages", "mamba_block_size", "num_state_slots"):
         if getattr(options, name) is not None:
             _positive(name, getattr(options, name))
     if options.device == "gpu" and not gpu_present:
@@ -198,8 +204,8 @@ def resolve(
 
 
 def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str) -> int:
-    """Returns the bytes of one page: K and V of `page_size` tokens, all attention layers."""
-    layers = spec.count(LayerKind.ATTENTION)
+    """Returns the bytes of one page: K and V of `page_size` tokens, MTP head included."""
+    layers = spec.count(LayerKind.ATTENTION) + spec.count_mtp(LayerKind.ATTENTION)
     if not layers:
         return 0
     return layers * 2 * spec.attention.kv_dim * page_size * DTYPE_BYTES[kv_dtype]
@@ -261,7 +267,7 @@ def _num_pages(
     spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str, cached: bool
 ) -> int:
     """Pages of the pool: at least enough for one request of full length."""
-    if not spec.count(LayerKind.ATTENTION):
+    if not page_bytes(spec, options.kv_cache_page_size, kv_dtype):
         if options.num_kv_pages is not None:
             raise ConfigError(
                 "no_attention",
@@ -305,6 +311,8 @@ def _one_of(field: str, got: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError("choice", field, got, " or ".join(allowed), hint)
 
 
-def _positive(field: str, got: object) -> None:
-    if not isinstance(got, int) or isinstance(got, bool) or got < 1:
-        raise ConfigError("range", field, got, "a whole number from 1", "give a positive number")
+def _positive(field: str, got: object, least: int = 1) -> None:
+    if not isinstance(got, int) or isinstance(got, bool) or not least <= got <= MOST_IDS:
+        raise ConfigError(
+            "range", field, got, f"a whole number from {least}", f"give {least} or more"
+        )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from max.driver import accelerator_count
@@ -16,6 +17,7 @@ from .cache.prefix_cache import PrefixCache
 from .checkpoint import read_model
 from .config import EngineOptions, resolve
 from .errors import ConfigError, RequestError
+from .hub import refuse_revision, resolve_model
 from .locate import small_model_dir
 from .logprobs import top_logprobs
 from .metrics import Metrics, StepCounts, collect
@@ -24,6 +26,7 @@ from .runner import Runner, StepOutput
 from .sampling_params import SamplingParams
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
+from .speculate.mtp import MtpHead, draft
 from .stopping import StopChecker
 from .tokenizer import IncrementalText, Tokenizer
 
@@ -38,6 +41,7 @@ class _Live:
     text: IncrementalText | None
     num_logprobs: int | None
     added_s: float
+    started_s: float | None = None
     first_token_s: float | None = None
 
 
@@ -53,6 +57,8 @@ class Engine:
         options: What the user set; see `EngineOptions`.
         on_progress: Gets lines while a graph compiles.
         on_warning: Gets warnings about the checkpoint, one line each.
+        before_load: Called with the engine when its configuration and tokenizer are known, before
+            weights load and graphs compile: prompts can be checked there.
 
     Raises:
         ConfigError: An option or the checkpoint's configuration cannot run; before weights load.
@@ -64,8 +70,9 @@ class Engine:
         options: EngineOptions,
         on_progress: Callable[[str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        before_load: Callable[[Engine], None] | None = None,
     ) -> None:
-        model = read_model(small_model_dir() if options.model is None else options.model)
+        model = read_model(_folder(options))
         for line in model.warnings if on_warning else ():
             on_warning(line)
         self.model = model
@@ -75,6 +82,8 @@ class Engine:
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
+        if before_load is not None:
+            before_load(self)
         self.runner = Runner(model.path, model.spec, self.config, on_progress, on_warning)
         self._start(on_progress)
 
@@ -132,14 +141,22 @@ class Engine:
             self.scheduler.on_restore = audit.restored
         self._live: dict[str, _Live] = {}
         self._counts = StepCounts()
+        self._mtp: MtpHead | None = None  # loaded by the first draft
+        self._on_progress = on_progress
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self._live)
 
-    def check_request(self, prompt_token_ids: list[int]) -> None:
-        """Raises RequestError unless the prompt can be served."""
+    def check_request(
+        self, prompt_token_ids: list[int], params: SamplingParams | None = None
+    ) -> None:
+        """Raises RequestError unless the prompt can be served with these parameters."""
         limit, vocab = self.config.max_model_len, self.model.spec.vocab_size
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError("sampling_params", repr(params), "give a SamplingParams")
+        if params is not None and params.stop and self.tokenizer is None:
+            raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
         if not prompt_token_ids:
             raise RequestError("prompt", prompt_token_ids, "it is empty; give at least one token")
         for i, token in enumerate(prompt_token_ids):
@@ -170,8 +187,8 @@ class Engine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> None:
-        """Queues a request.
+    ) -> RequestOutput:
+        """Queues a request and returns its output, which grows with the steps.
 
         Args:
             request_id: Unique among the unfinished requests.
@@ -184,12 +201,10 @@ class Engine:
         Raises:
             RequestError: The prompt or a parameter cannot be served; nothing is queued.
         """
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
         if request_id in self._live:
             raise RequestError("request_id", request_id, "it names an unfinished request")
-        self.check_request(prompt_token_ids)
-        if params.stop and self.tokenizer is None:
-            raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
+        self.check_request(prompt_token_ids, params)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise RequestError("priority", priority, "give a whole number; lower runs first")
         if priority and self.config.scheduling_policy != "priority":
@@ -216,16 +231,20 @@ class Engine:
             request,
             RequestOutput(request_id, prompt, ids, [completion], finished=False),
             StopChecker(params, self.model.eos_token_ids, request.max_tokens),
-            None if self.tokenizer is None else IncrementalText(self.tokenizer),
+            None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
             time.monotonic(),
         )
+        return self._live[request_id].output
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.
 
+        A request whose logits are not finite ends with finish reason "error"; the others go on.
+
         Raises:
-            EngineError: The step failed; requests stay queued as they were.
+            EngineError: The step failed as a whole. The requests it ran are ended with finish
+                reason "error", since their state is lost; those that wait stay queued.
         """
         clock = time.perf_counter
         at_plan = clock()
@@ -233,14 +252,20 @@ class Engine:
         if not plan.sequences:
             return []
         at_execute = clock()
+        now = time.monotonic()
+        for sequence in plan.sequences:
+            live = self._live[sequence.request_id]
+            live.started_s = live.started_s or now
         try:
             out = self.runner.execute(plan)
-            at_accept = clock()
-            accepted, outputs = self._accept(out)
         except BaseException:
             self.scheduler.drop()
+            for sequence in plan.sequences:
+                self._end(sequence.request_id, "error")
             raise
-        finished = {o.request_id for o in outputs if o.finished}
+        at_accept = clock()
+        accepted, outputs = self._accept(out)
+        finished = {o.request_id for o in outputs if o.finished and o.request_id in self._live}
         at_commit = clock()
         self.scheduler.commit(plan, accepted, finished)
         for request_id in finished:
@@ -258,9 +283,12 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and frees what it owns; unknown ids are fine."""
+        self._end(request_id, "abort")
+
+    def _end(self, request_id: str, reason: str) -> None:
         live = self._live.pop(request_id, None)
         if live is not None:
-            live.output.outputs[0].finish_reason = "abort"
+            live.output.outputs[0].finish_reason = reason
             live.output.finished = True
             self.scheduler.remove(request_id)
 
@@ -280,6 +308,46 @@ class Engine:
         """Returns what the engine counted so far, and its gauges."""
         return collect(self.model.spec, self.config, self.scheduler, self._counts)
 
+    def draft(self, prompt_token_ids: list[int], count: int) -> tuple[int, list[int]]:
+        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
+
+        Args:
+            prompt_token_ids: The prompt.
+            count: Number of drafts, at least 1.
+
+        Raises:
+            RequestError: The prompt cannot be served, the model has no MTP head, drafts would pass
+                the model's length, or other requests hold all slots or pages.
+        """
+        self.check_request(prompt_token_ids)
+        if not self.model.spec.mtp_layers:
+            raise RequestError("draft", count, "the model has no multi-token-prediction head")
+        room = self.config.max_model_len - len(prompt_token_ids)
+        if not 1 <= count <= room:
+            raise RequestError("draft", count, f"give 1 to {room} drafts for this prompt")
+        needed = -(-(len(prompt_token_ids) + count) // self.config.kv_cache_page_size)
+        pools = [
+            (pool, wanted)
+            for pool, wanted in (
+                (self.scheduler.cache.slots, 1),
+                (self.scheduler.cache.pages, needed),
+            )
+            if pool is not None
+        ]
+        if any(pool.available < wanted for pool, wanted in pools):
+            raise RequestError("draft", count, "running requests hold all slots or pages")
+        if self._mtp is None:
+            self._mtp = MtpHead(self.runner, self._on_progress)
+        taken = {pool: [pool.take() for _ in range(wanted)] for pool, wanted in pools}
+        try:
+            slot = taken.get(self.scheduler.cache.slots, [-1])[0]
+            pages = taken.get(self.scheduler.cache.pages, [])
+            return draft(self._mtp, self.runner, prompt_token_ids, count, slot, pages)
+        finally:
+            for pool, homes in taken.items():
+                for home in homes:
+                    pool.release(home)
+
     def _accept(self, out: StepOutput) -> tuple[dict[str, list[int]], list[RequestOutput]]:
         """Decides which tokens each request keeps, and extends its output by them."""
         accepted, outputs = {}, []
@@ -288,6 +356,15 @@ class Engine:
             live = self._live.get(request_id)
             if live is None or not self.scheduler.is_in_flight(live.request):
                 continue  # aborted while the step ran
+            if not out.finite[row]:
+                live.output.error = (
+                    "logits are not finite; the weights hold NaN or infinity, or the model "
+                    "overflows in this dtype (try float32)"
+                )
+                # Taken out before the commit, so that nothing of this step is published.
+                self._end(request_id, "error")
+                outputs.append(live.output)
+                continue
             token = int(out.tokens[row])
             accepted[request_id] = [token]
             live.output.num_cached_tokens = live.request.num_cached_tokens
@@ -318,10 +395,18 @@ class Engine:
             live.output.finished = True
 
 
+def _folder(options: EngineOptions) -> Path:
+    if options.model is None:
+        refuse_revision(None, options.revision)
+        return small_model_dir()
+    return resolve_model(options.model, options.revision)
+
+
 def _metrics(live: _Live, now: float) -> dict[str, float]:
-    """Seconds from arrival to the first token, from there to the end, and in all."""
+    """Seconds in the queue, from arrival to the first token, from there to the end, and in all."""
     first = live.first_token_s
     return {
+        "queued": live.started_s - live.added_s,
         "time_to_first_token": first - live.added_s,
         "decode": now - first,
         "total": now - live.added_s,

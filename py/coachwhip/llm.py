@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from .compiled import progress_to_stderr
 from .config import options_from
 from .engine import Engine
-from .errors import RequestError
+from .errors import EngineError, RequestError
 from .metrics import Metrics
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate, Message
 
 _log = logging.getLogger(__name__)
 
@@ -29,9 +34,13 @@ class LLM:
         outs[0].outputs[0].text
 
     Args:
-        model: Folder of a checkpoint; None is the small model that ships with the package.
-        on_progress: Gets lines while a graph compiles; None prints them to stderr.
+        model: Folder of a checkpoint, or a hub id such as org/name, which is downloaded; None is
+            the small model that ships with the package.
+        on_progress: Gets lines while a graph compiles, and an empty one at the end; None prints
+            them to stderr.
         on_warning: Gets warnings about the checkpoint; None logs them.
+        before_load: Called with the LLM when its configuration and tokenizer are known, before
+            weights load and graphs compile; `check` can be called there.
         **options: Every other field of `EngineOptions`.
 
     Raises:
@@ -45,14 +54,22 @@ class LLM:
         *,
         on_progress: Callable[[str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
+        before_load: Callable[[LLM], None] | None = None,
         **options,
     ) -> None:
+        self._count = 0
+
+        def known(engine: Engine) -> None:
+            self.engine = engine
+            if before_load is not None:
+                before_load(self)
+
         self.engine = Engine(
             options_from({"model": model, **options}),
             on_progress or progress_to_stderr,
             on_warning or _log.warning,
+            known,
         )
-        self._count = 0
 
     def generate(
         self,
@@ -72,31 +89,167 @@ class LLM:
             RequestError: A prompt or parameter cannot be served; nothing was generated.
             EngineError: A step failed.
         """
-        order = self._add(prompts, sampling_params, priority)
-        done = {}
+        single = isinstance(prompts, (str, dict)) or (
+            isinstance(prompts, Sequence)
+            and len(prompts) > 0
+            and all(isinstance(p, int) for p in prompts)
+        )
+        listed = [prompts] if single else list(prompts)
+        priorities = [priority] * len(listed) if isinstance(priority, int) else list(priority)
+        if len(priorities) != len(listed):
+            raise RequestError(
+                "priority",
+                f"{len(priorities)} entries",
+                f"there are {len(listed)} prompts; give one for all or one for each",
+            )
+        extras = [
+            {"priority": rank, "cache_salt": p.get("cache_salt") if isinstance(p, dict) else None}
+            for p, rank in zip(listed, priorities, strict=True)
+        ]
+        return self._finish([self.tokenize(p) for p in listed], sampling_params, extras)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation or each of a list, in their order.
+
+            llm.chat([{"role": "user", "content": "How is the state of the Union?"}])
+
+        Args:
+            messages: A list of messages, or a list of such lists.
+            sampling_params: One for all, or one for each conversation; defaults when None.
+            add_generation_prompt: End each conversation with what begins an answer.
+            tools: JSON schemas of functions that the model may call.
+            chat_template_kwargs: Further variables of the model's template.
+
+        Raises:
+            RequestError: The model has no chat template, its template refuses the messages, or a
+                conversation or parameter cannot be served; nothing was generated.
+            EngineError: A step failed.
+        """
+        several = (
+            isinstance(messages, Sequence)
+            and len(messages) > 0
+            and all(isinstance(m, Sequence) and not isinstance(m, (str, bytes)) for m in messages)
+        )
+        tokenized = [
+            self.tokenize_chat(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            for conversation in (messages if several else [messages])
+        ]
+        return self._finish(tokenized, sampling_params)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, or None where it has none."""
+        from .chat_template import ChatTemplate  # jinja2 is for those who chat
+
+        return ChatTemplate.beside(self.engine.model.path)
+
+    def tokenize_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> tuple[str, list[int]]:
+        """Returns a conversation's text and token ids; arguments are those of `chat`.
+
+        Raises:
+            RequestError: The model has no chat template or tokenizer, or the template refuses.
+        """
+        from .chat_template import checked_messages
+
+        checked_messages(messages)
+        if self.engine.tokenizer is None:
+            raise RequestError(
+                "messages",
+                f"{len(messages)} messages",
+                "the model has no tokenizer.json; use generate with prompt_token_ids",
+            )
+        if self.chat_template is None:
+            raise RequestError(
+                "messages",
+                f"{len(messages)} messages",
+                "the model has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json); use generate with a prompt",
+            )
+        text = self.chat_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            variables=chat_template_kwargs,
+        )
+        return text, self.engine.tokenizer.encode(text, add_special_tokens=False)
+
+    def _finish(self, tokenized, sampling_params, extras=None) -> list[RequestOutput]:
+        """Generates for (text, token ids) of each prompt and returns the outputs in order."""
+        outputs = self._add(tokenized, sampling_params, extras)
         try:
-            for output in self._run():
-                if output.finished:
-                    done[output.request_id] = output
+            while not all(output.finished for output in outputs):
+                self.engine.step()
         finally:
-            for request_id in order:
-                self.engine.abort(request_id)
-        return [done[request_id] for request_id in order]
+            for output in outputs:
+                self.engine.abort(output.request_id)
+        for output in outputs:
+            if output.error:
+                raise EngineError(f"request {output.request_id}: {output.error}")
+        return outputs
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Yields the growing output of one prompt after each token; the same object each time.
 
+        Several streams may run at a time, and beside `generate`.
+
         Raises:
             RequestError: The prompt or a parameter cannot be served.
             EngineError: A step failed.
         """
-        (request_id,) = self._add([prompt], sampling_params)
+        salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        (output,) = self._add(
+            [self.tokenize(prompt)], sampling_params, [{"cache_salt": salt} if salt else {}]
+        )
         try:
-            yield from self._run()
+            seen, finished = 0, False
+            while not finished:
+                while len(output.outputs[0].token_ids) == seen and not output.finished:
+                    self.engine.step()
+                if output.error:
+                    raise EngineError(f"request {output.request_id}: {output.error}")
+                # It may end while the caller holds it, in another's step: yield that end too.
+                seen, finished = len(output.outputs[0].token_ids), output.finished
+                yield output
         finally:
-            self.engine.abort(request_id)
+            self.engine.abort(output.request_id)
+
+    def check(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> None:
+        """Raises RequestError unless a prompt can be served."""
+        self.engine.check_request(self.tokenize(prompt)[1], sampling_params)
+
+    def draft(self, prompt: Prompt, count: int) -> tuple[int, list[int]]:
+        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
+
+        Args:
+            prompt: Text or token ids.
+            count: Number of drafts, at least 1.
+
+        Raises:
+            RequestError: The prompt cannot be served, or the model has no MTP head.
+        """
+        return self.engine.draft(self.tokenize(prompt)[1], count)
 
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes."""
@@ -131,49 +284,32 @@ class LLM:
             raise RequestError("prompt", prompt, "give text, or a list of token ids")
         return None, list(prompt)
 
-    def _add(self, prompts, sampling_params, priority=0) -> list[str]:
-        single = isinstance(prompts, (str, dict)) or (
-            isinstance(prompts, Sequence)
-            and len(prompts) > 0
-            and all(isinstance(p, int) for p in prompts)
-        )
-        prompts = [prompts] if single else list(prompts)
+    def _add(self, tokenized, sampling_params, extras=None) -> list[RequestOutput]:
+        """Queues all prompts or, if one cannot be served, none; returns their outputs.
+
+        `extras` are further arguments of `Engine.add_request` for each prompt.
+        """
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
-        if len(sampling_params) != len(prompts):
+            sampling_params = [sampling_params or SamplingParams()] * len(tokenized)
+        if not isinstance(sampling_params, Sequence) or len(sampling_params) != len(tokenized):
             raise RequestError(
                 "sampling_params",
-                f"{len(sampling_params)} entries",
-                f"there are {len(prompts)} prompts; give one for all or one for each",
+                f"{len(sampling_params)} entries"
+                if isinstance(sampling_params, Sequence)
+                else repr(sampling_params),
+                f"there are {len(tokenized)} prompts; give one for all or one for each",
             )
-        priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
-        if len(priorities) != len(prompts):
-            raise RequestError(
-                "priority",
-                f"{len(priorities)} entries",
-                f"there are {len(prompts)} prompts; give one for all or one for each",
-            )
-        tokenized = [self.tokenize(p) for p in prompts]
-        salts = [p.get("cache_salt") if isinstance(p, dict) else None for p in prompts]
-        for _, ids in tokenized:
-            self.engine.check_request(ids)
-        added: list[str] = []
+        for (_, ids), params in zip(tokenized, sampling_params, strict=True):
+            self.engine.check_request(ids, params)
+        added: list[RequestOutput] = []
         try:
-            for (text, ids), params, rank, salt in zip(
-                tokenized, sampling_params, priorities, salts, strict=True
-            ):
+            extras = extras or [{}] * len(tokenized)
+            for (text, ids), params, more in zip(tokenized, sampling_params, extras, strict=True):
                 request_id = str(self._count)
                 self._count += 1
-                self.engine.add_request(
-                    request_id, ids, params, text, priority=rank, cache_salt=salt
-                )
-                added.append(request_id)
-        except RequestError:
-            for request_id in added:
-                self.engine.abort(request_id)
+                added.append(self.engine.add_request(request_id, ids, params, text, **more))
+        except BaseException:
+            for output in added:
+                self.engine.abort(output.request_id)
             raise
         return added
-
-    def _run(self) -> Iterator[RequestOutput]:
-        while self.engine.has_unfinished:
-            yield from self.engine.step()

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 class CompletionOutput:
     """One generated text.
 
-    `finish_reason` is "stop" (an end token or stop string), "length" (a limit), "abort", or None
-    while the request runs. `logprobs` holds, for each token, token id -> natural log probability of
-    the generated token and of the most likely ones; None when not asked for.
+    `finish_reason` is "stop" (an end token or stop string), "length" (a limit), "abort", "error",
+    or None while the request runs. `logprobs` holds, for each token, token id -> natural log
+    probability of the generated token and of the most likely ones; None when not asked for.
     """
 
     index: int
@@ -28,7 +28,8 @@ class RequestOutput:
 
     `num_cached_tokens` are the prompt tokens whose state was found in the prefix cache,
     `num_drafted_tokens` and `num_accepted_tokens` count speculation. `metrics` are seconds:
-    `queued`, `time_to_first_token`, `decode`, `total`.
+    `queued`, `time_to_first_token`, `decode`, `total`. `error` says what went wrong with a request
+    that ended with "error".
     """
 
     request_id: str
@@ -40,3 +41,4 @@ class RequestOutput:
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None

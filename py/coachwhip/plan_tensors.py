@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .errors import EngineError
-from .schedule.plan import StepPlan
+from .schedule.plan import PlannedSequence, StepPlan
 
 
 class PlanTensors:
@@ -14,10 +14,12 @@ class PlanTensors:
     Args:
         vocab: Size of the vocabulary.
         slots: Rows of the slot pools.
-        pages: Rows of the page pool.
+        pages: Rows of the page pool; 0 for a model without attention layers.
+        page_size: Tokens per page.
     """
 
-    def __init__(self, vocab: int, slots: int, pages: int) -> None:
+    def __init__(self, vocab: int, slots: int, pages: int, page_size: int) -> None:
+        self._has_pages, self._page_size = pages > 0, page_size
         self._limits = {
             "token": (0, vocab),
             "read_slot": (-1, slots),
@@ -30,10 +32,12 @@ class PlanTensors:
         """Returns the plan tensors in the graph's order; valid until the next call.
 
         Raises:
-            EngineError: The plan names a slot, page or token that does not exist: no wild index
-                may reach the graph.
+            EngineError: The plan names a slot, page or token that does not exist, or its rows,
+                slots and pages do not fit together: no wild index may reach the graph.
         """
         sequences = plan.sequences
+        for s in sequences:
+            self._check_sequence(s)
         count, rows = len(sequences), plan.num_tokens
         width = max((len(s.pages) for s in sequences), default=0) or 1
         tokens, write = self._buffer("token", rows), self._buffer("write_slot", rows)
@@ -45,8 +49,6 @@ class PlanTensors:
         begin = given = 0
         for i, s in enumerate(sequences):
             end = begin + len(s.tokens)
-            if len(s.write_slots) != len(s.tokens):
-                raise EngineError("the plan has another number of write slots than of rows")
             starts[i], read[i], computed[i] = begin, s.read_slot, s.num_computed
             tokens[begin:end] = s.tokens
             write[begin:end] = s.write_slots
@@ -90,3 +92,18 @@ class PlanTensors:
         low, high = self._limits[name]
         if values.size and (values.min() < low or values.max() >= high):
             raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
+
+    def _check_sequence(self, sequence: PlannedSequence) -> None:
+        rows, end = len(sequence.tokens), sequence.num_computed + len(sequence.tokens)
+        room = len(sequence.pages) * self._page_size
+        wrong = ""
+        if len(sequence.write_slots) != rows:
+            wrong = f"{len(sequence.write_slots)} write slots"
+        elif not 0 <= sequence.num_outputs <= rows:
+            wrong = f"{sequence.num_outputs} outputs"
+        elif sequence.num_computed < 0:
+            wrong = f"num_computed = {sequence.num_computed}"
+        elif self._has_pages and (room < end or min(sequence.pages, default=0) < 0):
+            wrong = f"pages {list(sequence.pages)} for {end} tokens"
+        if wrong:
+            raise EngineError(f"the plan has {rows} rows of {sequence.request_id} with {wrong}")

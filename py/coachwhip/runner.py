@@ -12,7 +12,7 @@ import numpy as np
 from max.driver import CPU, Accelerator, Buffer
 from max.dtype import DType
 from max.engine import InferenceSession
-from max.graph import DeviceRef
+from max.graph import DeviceRef, Graph
 
 from coachwhip_graphs.model import step_graph
 from coachwhip_graphs.page_copy import page_copy_graph
@@ -34,12 +34,16 @@ class StepOutput:
     """What a step computed for the rows whose outputs the plan asked for, in its order.
 
     `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
-    `logits` [n, vocab] float32. `tensors_s` are the seconds it took to lay the plan out.
+    `logits` [n, vocab] float32; a row of logits that are not all finite has `finite` False, and no
+    meaning. `hidden` [rows, hidden] of the model dtype, on the device, are the post-norm hidden
+    states of all rows of the step. `tensors_s` are the seconds it took to lay the plan out.
     """
 
     request_ids: tuple[str, ...]
     tokens: np.ndarray
     logits: np.ndarray
+    finite: np.ndarray
+    hidden: Buffer
     tensors_s: float = 0.0
 
 
@@ -68,37 +72,55 @@ class Runner:
     ) -> None:
         self.spec = spec
         self.config = config
-        dtype = DType[config.dtype]
-        cache = CacheSpec(
+        self._dtype = dtype = DType[config.dtype]
+        self._cache = cache = CacheSpec(
             DType[config.mamba_ssm_cache_dtype],
             DType[config.kv_cache_dtype],
             config.kv_cache_page_size,
         )
         warn = {} if on_warning is None else {"on_warning": on_warning}
-        weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
+        # The graph reads mapped weights in place: they must live as long as it does.
+        self._weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
-        device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
         self._session = InferenceSession(devices=[self._device])
-        kernels = kernels_dir()
-        self._model = load_graph(
-            self._session,
-            repr((spec, config.dtype, cache, config.device)),
-            kernels,
-            lambda: step_graph(spec, dtype, cache, device, kernels),
-            weights,
-            on_progress,
-        )
-        # The graph reads mapped weights in place: they must live as long as it does.
-        self._weights = weights
         self._page_copy = None
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages
-        self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages)
+        self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
         self.page_pools = [allocate_pool(p, pages, self._device) for p in page_pools(spec, cache)]
+        self._model = self.load("step", step_graph, on_progress)
+
+    def load(
+        self,
+        name: str,
+        build: Callable[..., Graph],
+        on_progress: Callable[[str], None] | None = None,
+    ):
+        """Compiles, or finds compiled, a graph over this model's weights.
+
+        Args:
+            name: Name of the graph; part of the key under which it is kept.
+            build: Builds it from (spec, dtype, cache, device, kernels).
+            on_progress: Gets lines while it compiles.
+
+        Returns:
+            The executable model.
+        """
+        kernels = kernels_dir()
+        on_gpu = self.config.device == "gpu"
+        device = DeviceRef.GPU() if on_gpu else DeviceRef.CPU()
+        return load_graph(
+            self._session,
+            repr((name, self.spec, self.config.dtype, self._cache, self.config.device)),
+            kernels,
+            lambda: build(self.spec, self._dtype, self._cache, device, kernels),
+            self._weights,
+            on_progress,
+        )
 
     def load_page_copy(self, on_progress: Callable[[str], None] | None = None) -> None:
         """Loads the graph that copies pages, which plans with copies need; once."""
@@ -116,29 +138,42 @@ class Runner:
         )
 
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Runs one step and returns the greedy tokens and logits of the rows asked for.
+        """Runs one step of the model.
 
         Raises:
-            EngineError: The plan names a slot, page or token that does not exist, or logits are not
-                finite.
+            EngineError: The plan names a slot, page or token that does not exist (nothing ran), or
+                the graph failed (the state of the plan's requests is lost).
+        """
+        return self.run(self._model, plan)
+
+    def run(self, model, plan: StepPlan, hidden: Buffer | None = None) -> StepOutput:
+        """Runs a graph that takes a step's plan tensors, and returns what the plan asked for.
+
+        Args:
+            model: The step graph or the draft graph.
+            plan: The rows.
+            hidden: The draft graph's hidden rows.
+
+        Raises:
+            EngineError: The plan names a slot, page or token that does not exist, or the graph
+                failed.
         """
         begin = time.perf_counter()
         tensors = self._plan_tensors.lay_out(plan)
         owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
         inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
         tensors_s = time.perf_counter() - begin
-        if plan.copies:
-            self._copy_pages(plan)
-        logits, tokens, _ = self._model.execute(*inputs, *self.slot_pools, *self.page_pools)
+        extra = [] if hidden is None else [hidden]
+        pools = (*self.slot_pools, *self.page_pools)
+        try:
+            if plan.copies:
+                self._copy_pages(plan)
+            logits, tokens, rows = model.execute(*inputs, *pools, *extra)
+        except ValueError as error:  # what a raise in a kernel becomes
+            raise EngineError(f"the graph failed: {error}") from error
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
-        tops = logits.max(axis=-1)  # NaN where any logit is NaN
-        if not np.isfinite(tops).all():
-            bad = {r: None for r, top in zip(owners, tops, strict=True) if not np.isfinite(top)}
-            raise EngineError(
-                f"logits of request {', '.join(bad)} are not finite; the weights hold NaN or "
-                "infinity, or the model overflows in this dtype (try float32)"
-            )
-        return StepOutput(owners, tokens[:, 0], logits, tensors_s)
+        finite = np.isfinite(logits.max(axis=-1))  # the maximum is NaN where any logit is
+        return StepOutput(owners, tokens[:, 0], logits, finite, rows, tensors_s)
 
     def _copy_pages(self, plan: StepPlan) -> None:
         """Copies the plan's pages, with all their layers."""

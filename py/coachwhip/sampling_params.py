@@ -43,12 +43,16 @@ class SamplingParams:
                 self.temperature,
                 "this version takes the most likely token only; give 0",
             )
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        if len(stops) > MOST_STOPS or not all(isinstance(s, str) and s for s in stops):
+        stops = (self.stop,) if isinstance(self.stop, str) else _as_tuple(self.stop)
+        if (
+            stops is None
+            or len(stops) > MOST_STOPS
+            or not all(isinstance(s, str) and s for s in stops)
+        ):
             raise RequestError("stop", self.stop, f"give up to {MOST_STOPS} non-empty strings")
         object.__setattr__(self, "stop", stops)
-        ids = tuple(self.stop_token_ids or ())
-        if not all(_is_int(i, at_least=0) for i in ids):
+        ids = _as_tuple(self.stop_token_ids)
+        if ids is None or not all(_is_int(i, at_least=0) for i in ids):
             raise RequestError("stop_token_ids", self.stop_token_ids, "give token ids from 0")
         object.__setattr__(self, "stop_token_ids", ids)
         if self.logprobs is not None and not (
@@ -57,6 +61,13 @@ class SamplingParams:
             raise RequestError(
                 "logprobs", self.logprobs, f"give a whole number from 0 to {MOST_LOGPROBS}"
             )
+
+
+def _as_tuple(value: object) -> tuple | None:
+    """Returns a sequence as a tuple, nothing as an empty one, and None for anything else."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else None
 
 
 def _is_int(value: object, at_least: int) -> bool:

@@ -1,4 +1,4 @@
-"""Turns off, by default, what MAX and Mojo would send to their maker.
+"""Turns off, by default, what MAX and Mojo, and huggingface_hub, would send to their makers.
 
 MAX reads the settings from the environment when its first session or device is created, so
 importing this module must come before that: `coachwhip/__init__.py` imports it first, and pytest
@@ -14,6 +14,7 @@ SETTINGS = {
     "MODULAR_TELEMETRY_ENABLED": "0",
     "MODULAR_CRASH_REPORTING_ENABLED": "0",
     "MAX_SERVE_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 
 

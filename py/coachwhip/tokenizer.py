@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from .errors import CheckpointError
 
 _REPLACEMENT = "\ufffd"
+_CONTEXT_TOKENS = 6
 
 
 class Tokenizer:
@@ -32,9 +33,15 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         return cls(path) if path.is_file() else None
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the token ids of a prompt, with the special tokens the tokenizer adds."""
-        return self._tokenizer.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of a text.
+
+        Args:
+            text: The text; special tokens spelled out in it become those tokens.
+            add_special_tokens: Add those that a prompt begins or ends with, such as BOS. Off for
+                the text of a chat template, which spells them out.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""
@@ -46,13 +53,18 @@ class IncrementalText:
 
     A token may end inside a character, or change how earlier ones are joined, so text is settled
     only up to the last token boundary where the decoded text is complete.
+
+    Args:
+        tokenizer: The tokenizer.
+        prompt: Tokens before the first one; their last few decide how it is joined (whether a
+            space begins it).
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int] | None = None) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
+        self._ids: list[int] = list(prompt or ())[-_CONTEXT_TOKENS:]
         self._context = 0  # first token of the window that is decoded again
-        self._settled = 0  # tokens whose text is final
+        self._settled = len(self._ids)  # tokens whose text is final
         self.text = ""
 
     def append(self, token: int) -> str:
@@ -60,6 +72,9 @@ class IncrementalText:
         self._ids.append(token)
         before = self._tokenizer.decode(self._ids[self._context : self._settled])
         after = self._tokenizer.decode(self._ids[self._context :])
+        if after == before:  # special tokens have no text, and would make the window grow
+            del self._ids[self._settled :]
+            return ""
         if after.endswith(_REPLACEMENT) or len(after) <= len(before):
             return ""
         new = after[len(before) :]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 
+from bench.kernels.__main__ import main
 from bench.kernels.case import Case, Work
 from bench.kernels.demands import demands
 from bench.kernels.machine import machine as machine_facts
@@ -35,8 +37,10 @@ def result(
         case,
         tokens=32,
         work=work or Work(8_000_000, "update", flop=1000, slots=1200),
+        layers=8,
         ours=Timing(us, us * 0.9, 7),
         hot=None,
+        single=Timing(us + 20, us + 10, 9),
         rivals={name.replace("_", " "): Timing(t, t, 3) for name, t in rivals.items()},
         ceilings=Ceilings(bandwidth=50_000.0, peak=200_000.0),
         best_ceilings=Ceilings(bandwidth=80_000.0, peak=200_000.0),
@@ -58,6 +62,10 @@ def test_short_programs_are_called_more_often(seconds: float, calls: int) -> Non
 @pytest.mark.parametrize(("budget", "rounds"), [(0.1, 3), (5.0, 5), (1000.0, 40)])
 def test_rounds_fit_the_budget_within_limits(budget: float, rounds: int) -> None:
     assert rounds_within(budget, 1.0, 3, 40) == rounds
+
+
+def test_a_layer_gets_its_part_of_a_call() -> None:
+    assert Timing(16.0, 8.0, 3).of_each(8) == Timing(2.0, 1.0, 3)
 
 
 def test_interleave_takes_turns() -> None:
@@ -130,9 +138,11 @@ def test_demands_ask_of_the_decode_what_the_issue_asks() -> None:
     assert [d.met for d in demands([slow])] == [False, False, False]
 
 
-def test_conv_is_compared_with_the_faster_torch() -> None:
-    r = result("conv1d", "decode batch 1, 6144 channels, float32", 10.0, torch_a=90.0, torch_b=40.0)
-    assert [(d.measured, d.met) for d in demands([r])] == [(4.0, False)]
+@pytest.mark.parametrize(("standard", "met"), [(49.0, False), (50.0, True)])
+def test_conv_is_compared_with_the_standard_torch(standard: float, met: bool) -> None:
+    case = "decode batch 1, 6144 channels, float32"
+    r = result("conv1d", case, 10.0, torch_conv1d=standard, torch_sum=1.0)
+    assert [(d.measured, d.met) for d in demands([r])] == [(standard / 10, met)]
 
 
 @pytest.mark.parametrize(("us", "measured"), [(32 * 5.0, 1.2), (32 * 10.0, 0.75)])
@@ -158,6 +168,8 @@ def test_json_holds_every_number_beside_its_roofline() -> None:
     assert data["ceilings"] == {"update GB/s": 50.0, "float32 GFLOP/s": 200.0}
     (one,) = data["results"]
     assert one["us"] == {"median": 200.0, "min": 180.0, "n": 7}
+    assert one["us_single_call"] == {"median": 220.0, "min": 210.0, "n": 9}
+    assert one["layers_per_call"] == 8
     assert one["gb_per_s"] == 40.0
     assert one["roofline"]["share"] == pytest.approx(0.8)
     assert one["roofline"]["bound"] == "memory"
@@ -171,8 +183,15 @@ def test_tables_show_times_and_demands() -> None:
     text = console.export_text()
     assert "torch step: 3,000.0 (15.0x, 16.7x)" in text
     assert "80%" in text
+    assert "one call 220.0" in text
     assert "an empty call: 9.0 us" in text
     assert "missed" not in text
+
+
+def test_usage_names_the_command_that_was_called() -> None:
+    done = CliRunner().invoke(main, ["conv1d", "--help"], prog_name=None)
+    assert done.exit_code == 0
+    assert done.output.startswith("Usage: coachwhip bench kernels conv1d")
 
 
 @pytest.mark.slow
@@ -192,4 +211,5 @@ def test_quick_run_of_the_command(tmp_path: Path) -> None:
     assert all(0 < r["us"]["min"] <= r["us"]["median"] for r in data["results"])
     assert all(r["difference"] < 1e-3 for r in data["results"])
     assert "torch conv1d" in data["results"][0]["rivals"]
-    assert "Kernels, microseconds per call" in done.stdout
+    assert "Kernels, microseconds per layer" in done.stdout
+    assert "8 layers per call" in "".join(done.stdout.split("│"))

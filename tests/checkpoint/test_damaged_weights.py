@@ -77,7 +77,8 @@ def test_corrupted_files_load_or_are_checkpoint_errors(small, data):
     damaged = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         in_header = data.draw(st.booleans())
-        place = data.draw(st.integers(0, (header if in_header else len(whole)) - 1))
+        last = min(header, len(damaged)) if in_header else len(damaged)
+        place = data.draw(st.integers(0, last - 1))
         damage = data.draw(st.sampled_from(["byte", "digit", "insert", "delete"]))
         if damage == "byte":
             damaged[place] = data.draw(st.integers(0, 255))

@@ -12,7 +12,7 @@ import pytest
 import coachwhip.checkpoint
 
 FOLDER = Path(coachwhip.checkpoint.__file__).parent
-NEED_MAX = {"__init__", "convert", "finite", "inventory", "weights"}
+NEED_MAX = {"__init__", "convert", "disk_form", "finite", "inventory", "weights"}
 
 
 def imported(path: Path) -> set[str]:

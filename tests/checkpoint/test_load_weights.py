@@ -16,43 +16,18 @@ from coachwhip.checkpoint import load_weights, read_model
 from coachwhip.checkpoint.safetensors_files import SINGLE_FILE, SafetensorsFiles
 from coachwhip.errors import MOST_LISTED, CheckpointError
 from coachwhip_graphs.weights import graph_weights
-from tests.reference.checkpoints import random_tensors, save_shards, write_checkpoint
+from tests.checkpoint.registry import as_torch, expected_weights
+from tests.reference.checkpoints import DTYPES, random_tensors, save_shards, write_checkpoint
 from tests.reference.tiny_configs import TINY_CONFIGS
 
 DENSE = TINY_CONFIGS["nemotron_dense"]
-TORCH = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 
 def load(folder: Path, dtype: DType = DType.float32, **options) -> dict[str, np.ndarray | Buffer]:
     return load_weights(folder, read_model(folder).spec, dtype, **options)
 
 
-def as_torch(value: np.ndarray | Buffer) -> torch.Tensor:
-    return torch.from_dlpack(value) if isinstance(value, Buffer) else torch.from_numpy(value)
-
-
-def expected_weights(stored: dict[str, torch.Tensor], names: dict, dtype: str) -> dict:
-    """Computes the registry from the stored tensors by torch."""
-    found = {}
-    for name, weight in names.items():
-        source = "backbone." * (name != "lm_head.weight") + name
-        if name.endswith("mixer.A"):
-            found[name] = -torch.exp(stored[source + "_log"].double()).float()
-        elif name.endswith("conv1d.weight"):
-            found[name] = stored[source].float().squeeze(1).T
-        elif name.endswith("conv1d.bias") and source not in stored:
-            found[name] = torch.zeros(weight.shape)
-        else:
-            matrix = len(weight.shape) == 2
-            found[name] = stored[source].to(TORCH[dtype] if matrix else torch.float32)
-    return found
-
-
-@pytest.mark.parametrize("stored_dtype", list(TORCH))
+@pytest.mark.parametrize("stored_dtype", list(DTYPES))
 @pytest.mark.parametrize("dtype", [DType.float32, DType.bfloat16, DType.float16])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_values_of_every_dtype(tmp_path, stored_dtype: str, dtype: DType, shards: int):
@@ -60,12 +35,13 @@ def test_values_of_every_dtype(tmp_path, stored_dtype: str, dtype: DType, shards
     weights = load(tmp_path, dtype)
     wanted = graph_weights(read_model(tmp_path).spec, dtype)
     assert list(weights) == list(wanted)
-    expected = expected_weights(stored, wanted, dtype.name)
+    expected = expected_weights(stored, wanted)
     for name, spec in wanted.items():
         value = as_torch(weights[name])
         assert isinstance(weights[name], Buffer) == (spec.dtype == DType.bfloat16)
         assert tuple(value.shape) == spec.shape
-        assert value.dtype == TORCH[spec.dtype.name]
+        matrix = len(spec.shape) == 2 and "conv1d" not in name
+        assert value.dtype == (DTYPES[dtype.name] if matrix else torch.float32)
         assert value.is_contiguous()
         assert torch.equal(value, expected[name]), name
 
@@ -78,7 +54,7 @@ def test_values_of_every_dtype(tmp_path, stored_dtype: str, dtype: DType, shards
 def test_values_of_other_models(tmp_path, name: str):
     stored = write_checkpoint(tmp_path, TINY_CONFIGS[name])
     wanted = graph_weights(read_model(tmp_path).spec, DType.float32)
-    expected = expected_weights(stored, wanted, "float32")
+    expected = expected_weights(stored, wanted)
     weights = load(tmp_path)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(as_torch(weights[n]), expected[n]) for n in weights)

@@ -19,9 +19,19 @@ from coachwhip.checkpoint.names import canonical_name, canonical_names
         ("lm_head.weight", "lm_head.weight"),
         ("language_model.lm_head.weight", "lm_head.weight"),
         ("language_model.mtp.layers.0.enorm.weight", "mtp.layers.0.enorm.weight"),
+        ("mtp.layers.1.mixer.gate.weight", "mtp.layers.1.mixer.gate.weight"),
+        ("model.mtp.layers.0.hnorm.weight", "mtp.layers.0.hnorm.weight"),
+        ("backbone.layers.1.mixer.experts.7.up_proj.weight",
+         "layers.1.mixer.experts.7.up_proj.weight"),
+        ("model.layers.1.mixer.experts.up_proj", "layers.1.mixer.experts.up_proj"),
+        ("model.layers.1.mixer.experts.down_proj.weight", "layers.1.mixer.experts.down_proj"),
+        ("language_model.mtp.layers.1.mixer.experts.up_proj.weight",
+         "mtp.layers.1.mixer.experts.up_proj"),
+        ("backbone.layers.1.mixer.shared_experts.up_proj.weight",
+         "layers.1.mixer.shared_experts.up_proj.weight"),
         ("vision_model.radio.weight", "vision_model.radio.weight"),
     ],
-)
+)  # fmt: skip
 def test_spellings(stored: str, canonical: str):
     assert canonical_name(stored) == canonical
 
@@ -33,14 +43,20 @@ def test_unused_tensors_are_set_apart():
         "backbone.layers.3.mixer.k_scale",
         "backbone.layers.3.mixer.v_proj.v_scale",
     ]
-    mtp = ["language_model.mtp.layers.0.enorm.weight", "mtp.layers.0.norm.weight"]
-    weights = ["backbone.layers.3.mixer.k_proj.weight", "x.weight_scale"]
-    names = canonical_names([*scales, *mtp, *weights])
+    copies = [
+        "language_model.mtp.lm_head.weight",
+        "mtp.embeddings.weight",
+        "mtp.layers.0.embed_tokens.weight",
+        "mtp.layers.1.lm_head.weight",
+    ]
+    weights = ["backbone.layers.3.mixer.k_proj.weight", "x.weight_scale", "mtp.my_lm_head.weight"]
+    names = canonical_names([*scales, *copies, *weights])
     assert names.kv_scales == sorted(scales)
-    assert names.mtp == mtp
+    assert names.mtp_copies == copies
     assert names.stored == {
         "layers.3.mixer.k_proj.weight": weights[0],
         "x.weight_scale": weights[1],
+        "mtp.my_lm_head.weight": weights[2],
     }
 
 
@@ -49,3 +65,6 @@ def test_two_spellings_of_one_tensor_are_noted():
     assert names.repeated == [
         ("norm_f.weight", "backbone.norm_f.weight", "model.norm_f.weight"),
     ]
+    stack = "layers.1.mixer.experts.up_proj"
+    names = canonical_names([f"model.{stack}", f"model.{stack}.weight"])
+    assert names.repeated == [(stack, f"model.{stack}", f"model.{stack}.weight")]

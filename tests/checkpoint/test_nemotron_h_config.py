@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coachwhip.checkpoint.hf_config import HFConfig
@@ -140,12 +140,6 @@ def test_keys_that_change_nothing_are_free():
     assert spec_of(DENSE | free) == spec_of(DENSE)
 
 
-def test_an_unused_mtp_head_is_a_warning():
-    config = parsed(DENSE | {"num_nextn_predict_layers": 1})
-    nemotron_h_spec(config)
-    assert config.warnings == ["num_nextn_predict_layers is ignored: the MTP head is not used"]
-
-
 @pytest.mark.parametrize(
     "heads, headdim, dstate, in_proj_dim, conv_dim",
     [
@@ -173,8 +167,8 @@ REFUSED = [
     ({"mlp_hidden_act": "silu"}, 'mlp_hidden_act is "silu"', '"relu2"'),
     ({"mlp_hidden_act": None, "mamba_hidden_act": "gelu"}, 'mamba_hidden_act is "gelu"', "silu"),
     ({"mamba_hidden_act": ["silu"]}, 'mamba_hidden_act is ["silu"]', "silu"),
-    ({"hybrid_override_pattern": "MEM"}, 'hybrid_override_pattern[1] is "E"', "MoE"),
-    ({"layers_block_type": ["mamba", "moe"]}, 'layers_block_type[1] is "moe"', "MoE"),
+    ({"hybrid_override_pattern": "MEM"}, "n_routed_experts is missing", "given"),
+    ({"layers_block_type": ["mamba", "moe"]}, "n_routed_experts is missing", "given"),
     ({"hybrid_override_pattern": "MXM"}, 'hybrid_override_pattern[1] is "X"', "M, *, - and E"),
     ({"hybrid_override_pattern": ""}, 'hybrid_override_pattern is ""', "1 to"),
     ({"hybrid_override_pattern": 3}, "hybrid_override_pattern is 3", "a string"),
@@ -189,6 +183,12 @@ REFUSED = [
     ({"mamba_head_dim": 24}, "mamba_head_dim is 24", "a multiple of 16"),
     ({"ssm_state_size": 40}, "ssm_state_size is 40", "a multiple of 16"),
     ({"ssm_state_size": 272}, "ssm_state_size is 272", "at most 256"),
+    ({"mamba_head_dim": 272}, "mamba_head_dim is 272", "at most 256"),
+    (
+        {"mamba_head_dim": 144, "ssm_state_size": 256},
+        "mamba_head_dim is 144",
+        "at most 128 with ssm_state_size = 256",
+    ),
     ({"conv_kernel": 1}, "conv_kernel is 1", "from 2 to 4"),
     ({"conv_kernel": 5}, "conv_kernel is 5", "from 2 to 4"),
     ({"head_dim": 40}, "head_dim is 40", "a multiple of 16"),
@@ -223,6 +223,47 @@ def test_refusals_name_key_value_and_limit(changes: dict, named: str, allowed: s
     assert text.startswith(f"config.json: {named}")
     assert allowed in text
     assert text.isprintable()
+
+
+near_a_multiple = st.builds(
+    lambda multiple, off: 16 * multiple + off, st.integers(0, 40), st.sampled_from([0, 0, 0, 8, 1])
+)
+
+
+@settings(deadline=None)
+@given(
+    nheads=st.integers(1, 300),
+    headdim=near_a_multiple,
+    dstate=near_a_multiple,
+    ngroups=st.integers(1, 16),
+    d_conv=st.integers(1, 6),
+)
+@example(nheads=256, headdim=128, dstate=256, ngroups=8, d_conv=4)
+@example(nheads=256, headdim=256, dstate=128, ngroups=8, d_conv=2)
+def test_a_mixer_is_accepted_when_and_only_when_the_ops_run_it(
+    nheads: int, headdim: int, dstate: int, ngroups: int, d_conv: int
+):
+    """The limits here are those that `docs/kernels.md` states and `ops.py` checks."""
+    runs = (
+        nheads % ngroups == 0
+        and all(size % 16 == 0 and 16 <= size <= 256 for size in (headdim, dstate))
+        and headdim * dstate <= 32768
+        and 2 <= d_conv <= 4
+        and (nheads * headdim + 2 * ngroups * dstate) % 16 == 0  # channels of the convolution
+        and nheads * headdim // ngroups % 16 == 0  # a group of the gated norm
+    )
+    config = DENSE | {
+        "mamba_num_heads": nheads,
+        "mamba_head_dim": headdim,
+        "ssm_state_size": dstate,
+        "n_groups": ngroups,
+        "conv_kernel": d_conv,
+    }
+    if runs:
+        assert spec_of(config).mamba == Mamba2Spec(nheads, headdim, dstate, ngroups, d_conv)
+    else:
+        with pytest.raises(ConfigError):
+            spec_of(config)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ def write_config(folder: Path, config: dict, generation: object = None) -> Path:
     [
         ("nemotron_dense", "nemotron_h", "M-M*-M-"),
         ("nemotron_repeats", "nemotron_h", "MM--**M-"),
+        ("nemotron_moe", "nemotron_h", "MEM*EME"),
+        ("nemotron_latent_mtp", "nemotron_h", "MEM*EME"),
         ("mamba2_g1_tied", "mamba2", "MMM"),
         ("state_spaces", "mamba2", "MMM"),
     ],
@@ -96,6 +98,52 @@ def test_a_broken_generation_config_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "generation, defaults",
+    [
+        (None, {}),
+        ({"eos_token_id": [2, 11], "transformers_version": "5.0"}, {}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "num_beams": 4},
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20},
+        ),
+        (
+            {"do_sample": False, "temperature": 0, "top_p": 1, "top_k": 0},
+            {"do_sample": False, "temperature": 0, "top_p": 1, "top_k": 0},
+        ),
+        ({"do_sample": True, "temperature": None, "top_k": None}, {"do_sample": True}),
+    ],
+)
+def test_sampling_defaults(tmp_path, generation: dict | None, defaults: dict):
+    model = read_model(write_config(tmp_path, DENSE, generation))
+    assert model.generation_defaults == defaults
+    assert model.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "key, value, shown, allowed",
+    [
+        ("do_sample", 1, "1", "true or false"),
+        ("temperature", -0.5, "-0.5", "a number of at least 0"),
+        ("temperature", "hot", '"hot"', "a number of at least 0"),
+        ("temperature", float("inf"), "Infinity", "a number of at least 0"),
+        ("temperature", True, "true", "a number of at least 0"),
+        ("top_p", 0, "0", "a number above 0 and at most 1"),
+        ("top_p", 1.5, "1.5", "a number above 0 and at most 1"),
+        ("top_k", -1, "-1", "an integer of at least 0"),
+        ("top_k", 5.0, "5.0", "an integer of at least 0"),
+    ],
+)
+def test_senseless_sampling_defaults_are_left_out_with_a_warning(
+    tmp_path, key: str, value: object, shown: str, allowed: str
+):
+    model = read_model(write_config(tmp_path, DENSE, {"do_sample": True} | {key: value}))
+    assert key not in model.generation_defaults
+    assert model.warnings == (
+        f"generation_config.json: {key} {shown} is ignored: it must be {allowed}",
+    )
+
+
+@pytest.mark.parametrize(
     "given, dtype",
     [
         ({"torch_dtype": "bfloat16"}, "bfloat16"),
@@ -156,7 +204,9 @@ def test_separate_quantization_files_are_refused(tmp_path):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="absent: no such folder; give the folder"):
+    with pytest.raises(
+        CheckpointError, match="absent: no such folder; give a checkpoint's folder or a hub id"
+    ):
         read_model(tmp_path / "absent")
 
 

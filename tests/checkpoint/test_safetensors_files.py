@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from pathlib import Path
 
@@ -237,3 +238,29 @@ def test_a_damaged_shard_is_named(tmp_path):
     shard = tmp_path / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
     assert shard.name in fails(tmp_path)
+
+
+def test_pages_are_given_back_but_not_those_of_neighbours(tmp_path):
+    tensors = {name: torch.full((5000,), i, dtype=torch.int32) for i, name in enumerate("abc")}
+    save_shards(tmp_path, tensors, 1)
+    files = SafetensorsFiles.open(tmp_path)
+    a, b, c = (files.values(name).view(np.int32) for name in "abc")
+    for values in (a, b, c):
+        values[:] = 9  # on a private copy, which alone shows what happens to a page
+    files.release("b")
+    assert (a == 9).all()
+    assert (c == 9).all()
+    page = mmap.PAGESIZE // 4
+    assert (b[page:-page] == 1).all()
+    assert (b == 1).sum() % page == 0
+
+
+def test_tensors_smaller_than_a_page_stay(tmp_path):
+    save_shards(tmp_path, TENSORS, 1)
+    files = SafetensorsFiles.open(tmp_path)
+    files.release("a.weight")  # before anything is mapped
+    values = files.values("a.weight")
+    values[:] = 7
+    for name in TENSORS:
+        files.release(name)
+    assert (values == 7).all()

@@ -32,6 +32,53 @@ def test_broken_characters_are_held_back_and_then_shown(ids):
     assert grown.text == TOKENIZER.decode(ids)
 
 
+def sentencepiece_like() -> Tokenizer:
+    """A tokenizer whose words carry their space as a prefix that the first word loses."""
+    from tokenizers import Tokenizer as HFTokenizer
+    from tokenizers import decoders, models
+
+    words = {
+        w: i for i, w in enumerate(["<unk>", "\u2581Hello", "\u2581world", "\u2581again", "s"])
+    }
+    for byte in range(256):
+        words[f"<0x{byte:02X}>"] = len(words)
+    made = HFTokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer = Tokenizer.__new__(Tokenizer)
+    tokenizer._tokenizer = made
+    return tokenizer
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.lists(st.sampled_from([[1], [2], [3], [4], [5 + 0xC3, 5 + 0xA9]]), max_size=8),
+)
+def test_generated_text_continues_the_prompt(prompt, pieces):
+    """Prompt text plus generated text is the text of all tokens, spaces included."""
+    tokenizer, ids = sentencepiece_like(), [i for piece in pieces for i in piece]
+    grown = IncrementalText(tokenizer, prompt)
+    for token in ids:
+        grown.append(token)
+    grown.finish()
+    assert tokenizer.decode(prompt) + grown.text == tokenizer.decode(prompt + ids)
+
+
+def test_tokens_without_text_cost_nothing():
+    grown = IncrementalText(TOKENIZER)
+    for token in [2] * 3000 + TOKENIZER.encode("We", add_special_tokens=False):
+        grown.append(token)
+    assert len(grown._ids) < 10
+    assert grown.text + grown.finish() == "We"
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(["a", "b", "ab", "ba", "abc"]), max_size=30),

@@ -202,6 +202,11 @@ def test_bad_requests_are_refused_and_the_engine_lives_on(make, prompts, expecte
         assert not llm.engine.has_unfinished
     assert llm.generate([prompts[0]], GREEDY)[0].outputs[0].token_ids == expected[0]
     assert llm.generate([], GREEDY) == []
+    for wrong in ([GREEDY, "x"], 5):
+        with pytest.raises(RequestError) as error:
+            llm.generate([prompts[0], prompts[1]], wrong)
+        assert error.value.field == "sampling_params"
+        assert not llm.engine.has_unfinished
     with pytest.raises(RequestError, match="2 entries"):
         llm.generate([prompts[0]], [GREEDY, GREEDY])
     with pytest.raises(RequestError, match="tokenizer"):
@@ -217,7 +222,9 @@ def test_parameters_out_of_range_name_the_field():
         ("temperature", "hot"),
         ("stop", [""]),
         ("stop", ["a"] * 5),
+        ("stop", 5),
         ("stop_token_ids", [-1]),
+        ("stop_token_ids", 7),
         ("logprobs", 21),
         ("logprobs", -1),
     ):
@@ -233,6 +240,9 @@ def test_unknown_and_impossible_options_are_refused_before_weights_load(tiny_fol
         ({"dtype": "float31"}, "dtype", "float32"),
         ({"max_model_len": 4096}, "max_model_len", "2048"),
         ({"max_num_seqs": 0}, "max_num_seqs", "from 1"),
+        ({"max_num_seqs": 10**9}, "max_num_seqs", "at most"),
+        ({"num_kv_pages": 3 * 10**9}, "num_kv_pages", "from 1"),
+        ({"max_model_len": 1}, "max_model_len", "from 2"),
         ({"max_num_batched_tokens": -3}, "max_num_batched_tokens", "from 1"),
         ({"kv_cache_page_size": 12}, "kv_cache_page_size", "give 16"),
         ({"num_kv_pages": 3}, "num_kv_pages", "at least 128"),
@@ -261,6 +271,71 @@ def test_a_nan_weight_is_a_warning_and_then_a_clear_fault(tiny_folder, tmp_path,
     with pytest.raises(EngineError, match="not finite"):
         llm.generate([[1, 2, 3]], GREEDY)
     assert not llm.engine.has_unfinished
+
+
+@pytest.mark.slow
+def test_one_request_with_nan_leaves_the_others_alone(tiny_folder, tmp_path, prompts, expected):
+    """Token 7's embedding is NaN: requests with it fail, requests beside them do not notice."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(tiny_folder(NAME) / "model.safetensors")
+    tensors["backbone.embeddings.weight"][7] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((tiny_folder(NAME) / "config.json").read_text())
+    llm = LLM(str(tmp_path), dtype="float32", max_model_len=128, on_warning=lambda line: None)
+    engine, ends = llm.engine, {}
+    clean = [i for i, p in enumerate(prompts) if 7 not in p and 7 not in expected[i]][:4]
+    for i in clean:
+        engine.add_request(f"good {i}", prompts[i], GREEDY)
+    while engine.has_unfinished:
+        if len(engine._live[next(iter(engine._live))].output.outputs[0].token_ids) == 3:
+            engine.add_request("bad", [1, 7, 2], GREEDY)
+        for output in engine.step():
+            if output.finished:
+                ends[output.request_id] = output
+        engine.scheduler.check()
+    assert ends.pop("bad").outputs[0].finish_reason == "error"
+    assert {o.outputs[0].finish_reason for o in ends.values()} == {"length"}
+    assert [ends[f"good {i}"].outputs[0].token_ids for i in clean] == [expected[i] for i in clean]
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_ends_its_requests_and_no_other(make, prompts, expected, monkeypatch):
+    llm = make(max_num_seqs=1)
+    first = llm.engine.add_request("first", prompts[0], GREEDY)
+    second = llm.engine.add_request("second", prompts[1], GREEDY)
+    llm.engine.step()
+
+    def broken(*inputs):
+        raise ValueError("a kernel raised")
+
+    monkeypatch.setattr(llm.engine.runner, "_model", type("Model", (), {"execute": broken})())
+    with pytest.raises(EngineError, match="a kernel raised"):
+        llm.engine.step()
+    monkeypatch.undo()
+    assert first.outputs[0].finish_reason == "error"
+    while llm.engine.has_unfinished:
+        llm.engine.step()
+    assert second.outputs[0].token_ids == expected[1]
+
+
+@pytest.mark.slow
+def test_streams_run_side_by_side(make, prompts, expected):
+    llm = make()
+    streams = [llm.stream({"prompt_token_ids": p}, GREEDY) for p in prompts[:3]]
+    seen: list[list[list[int]]] = [[], [], []]
+    for turn in range(60):
+        for i, stream in enumerate(streams):
+            if turn % (i + 1) == 0:
+                for output in stream:
+                    seen[i].append(list(output.outputs[0].token_ids))
+                    break
+        if turn == 4:
+            (out,) = llm.generate([prompts[5]], GREEDY)
+            assert out.outputs[0].token_ids == expected[5]
+    for i in range(3):
+        assert seen[i][-1] == expected[i]
+        assert all(b[: len(a)] == a for a, b in itertools.pairwise(seen[i]))
 
 
 @pytest.mark.slow

@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-from tests.engine.conftest import MODELS, poison, run_rows
+from coachwhip import LLM
+from tests.engine.conftest import MODELS, TinyModel, poison, run_rows
+from tests.reference.checkpoints import random_tensors, write_checkpoint
+from tests.reference.nemotron_h import Reference
+from tests.reference.tiny_configs import TINY_CONFIGS
 
 F32_TOLERANCE = 5e-5
 BF16_TOLERANCE = 0.15
@@ -116,3 +121,53 @@ def test_bfloat16_is_close_to_the_float32_reference(tiny, name):
     got = in_chunks(model, ids, 64)
     assert np.abs(got - want).max() < BF16_TOLERANCE
     assert (got.argmax(-1) == want.argmax(-1)).mean() >= 0.95
+
+
+def bfloat16_moe(tmp_path, name: str, draw_bias=None) -> TinyModel:
+    """A tiny model in bfloat16, its routers' biases drawn by `draw_bias` (experts -> biases)."""
+    tensors = random_tensors(TINY_CONFIGS[name])
+    for key in tensors if draw_bias else ():
+        if key.endswith("e_score_correction_bias"):
+            tensors[key] = draw_bias(len(tensors[key]))
+    write_checkpoint(tmp_path, TINY_CONFIGS[name], tensors=tensors)
+    llm = LLM(str(tmp_path), dtype="bfloat16", max_model_len=512, max_num_seqs=6)
+    return TinyModel(tmp_path, Reference.from_folder(tmp_path), llm.engine.runner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, tolerance",
+    [
+        ("nemotron_moe", BF16_TOLERANCE),
+        # Two more roundings, of the latent rows, and a factor of 5 on the experts instead of 2.5:
+        # 0.13 to 0.17 over four prompts.
+        ("nemotron_latent_mtp", 0.2),
+    ],
+)
+def test_bfloat16_experts_are_close_where_the_choice_is_clear(tmp_path, name, tolerance):
+    """Biases two apart fix the choice, so that what differs is the experts' arithmetic alone."""
+    draws = torch.Generator().manual_seed(1)
+    model = bfloat16_moe(tmp_path, name, lambda n: 2.0 * torch.randperm(n, generator=draws))
+    for seed in (4, 5):
+        ids = prompt(model.vocab, LENGTH, seed)
+        want = model.reference.logits(ids).numpy()
+        got = in_chunks(model, ids, 64)
+        assert np.abs(got - want).max() < tolerance
+        assert (got.argmax(-1) == want.argmax(-1)).mean() >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nemotron_moe", "nemotron_latent_mtp"])
+def test_bfloat16_rows_are_close_but_for_those_that_chose_another_expert(tmp_path, name):
+    """Random routers over ten experts are often undecided: of three prompts' rows 9 to 37 % were
+    off by more than 0.15, up to 6, most of them where the reference's third and fourth choice lay
+    within 0.01, or after such a row; 90 to 93 % of greedy tokens were the reference's. So no limit
+    of the largest error holds, and the typical row is what can be asserted."""
+    model = bfloat16_moe(tmp_path, name)
+    ids = prompt(model.vocab, LENGTH, seed=4)
+    want = model.reference.logits(ids).numpy()
+    got = in_chunks(model, ids, 64)
+    error = np.abs(got - want).max(axis=-1)
+    assert np.median(error) < BF16_TOLERANCE
+    assert (error > BF16_TOLERANCE).mean() < 0.4
+    assert (got.argmax(-1) == want.argmax(-1)).mean() >= 0.85

@@ -14,8 +14,8 @@ PROGRAM = Path(__file__).with_name("compile_for_gpu.py")
 
 # MAX compiles a family of GPU matmuls for each weight shape, about half a minute each, so the
 # matrices are all 128 x 128 but for in_proj.
-SQUARE = TINY_CONFIGS["nemotron_dense"] | {
-    "hybrid_override_pattern": "M*-",
+SQUARE = TINY_CONFIGS["nemotron_moe"] | {
+    "hybrid_override_pattern": "M*-E",
     "vocab_size": 128,
     "hidden_size": 128,
     "num_attention_heads": 4,
@@ -24,6 +24,9 @@ SQUARE = TINY_CONFIGS["nemotron_dense"] | {
     "intermediate_size": 128,
     "mamba_num_heads": 8,
     "mamba_head_dim": 16,
+    "n_routed_experts": 128,
+    "moe_intermediate_size": 128,
+    "moe_shared_expert_intermediate_size": 128,
 }
 
 

@@ -24,7 +24,9 @@ from tests.kernels.op_graphs import (
     Config,
     ConvConfig,
     CopyConfig,
+    ExpertsConfig,
     NormConfig,
+    RouteConfig,
     ScanConfig,
 )
 
@@ -40,6 +42,9 @@ CONFIGS: list[Config] = [
     AttentionConfig(F32, F32, head_dim=80),
     AttentionConfig(F32, BF16, head_dim=16),
     AttentionConfig(BF16, BF16, head_dim=128),
+    RouteConfig(experts=64, count=6, groups=8, kept_groups=3),
+    ExpertsConfig(F32, experts=10, count=3, inner=72, width=128),
+    ExpertsConfig(BF16, experts=16, count=6, inner=1856, width=2688),
     CopyConfig(F32),
     CopyConfig(F16),
     CopyConfig(BF16),

@@ -5,12 +5,22 @@ from max.driver import CPU
 from max.engine import InferenceSession, Model
 
 from coachwhip.locate import kernels_dir
-from tests.kernels.op_graphs import ATTENTION, CONV, COPY, LINEAR, NORM, SCAN, compiled
+from tests.kernels.op_graphs import (
+    ATTENTION,
+    CONV,
+    COPY,
+    EXPERTS,
+    LINEAR,
+    NORM,
+    ROUTE,
+    SCAN,
+    compiled,
+)
 
 
 @pytest.fixture(scope="session")
 def models() -> dict[str, Model]:
     """The compiled graphs, by the names of their configurations."""
     session = InferenceSession(devices=[CPU()])
-    configs = [*CONV, *SCAN, *NORM, *LINEAR, *ATTENTION, *COPY]
+    configs = [*CONV, *SCAN, *NORM, *LINEAR, *ATTENTION, *ROUTE, *EXPERTS, *COPY]
     return compiled(session, kernels_dir(), configs)

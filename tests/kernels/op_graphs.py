@@ -6,7 +6,7 @@ itself, and not MAX, must find that two of them disagree.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from max.dtype import DType
@@ -209,6 +209,68 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
+class RouteConfig:
+    """A graph of `moe_route`; returns the experts, or the weights as asked."""
+
+    experts: int
+    count: int
+    groups: int = 1
+    kept_groups: int = 1
+    normalize: bool = True
+    scale: float = 1.0
+    weights: bool = True
+
+    @property
+    def name(self) -> str:
+        what = "weights" if self.weights else "experts"
+        return f"moe_route-{self.experts}-{self.count}-{self.kept_groups}of{self.groups}-{what}"
+
+    def types(self, device: DeviceRef) -> list[Type]:
+        return [
+            TensorType(F32, ["tokens", self.experts], device),
+            TensorType(F32, [self.experts], device),
+        ]
+
+    def build(self, inputs: Sequence[Value]) -> TensorValue:
+        chosen, weights = ops.moe_route(
+            *(v.tensor for v in inputs),
+            count=self.count,
+            groups=self.groups,
+            kept_groups=self.kept_groups,
+            normalize=self.normalize,
+            scale=self.scale,
+        )
+        return weights if self.weights else chosen
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """A graph of `moe_experts`."""
+
+    rows: DType
+    experts: int
+    count: int
+    inner: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        return f"moe_experts-{self.rows.name}-{self.count}of{self.experts}-{self.inner}"
+
+    def types(self, device: DeviceRef) -> list[Type]:
+        return [
+            TensorType(self.rows, ["tokens", self.width], device),
+            TensorType(I32, ["tokens", self.count], device),
+            TensorType(F32, ["tokens", self.count], device),
+            TensorType(self.rows, [self.experts, self.inner, self.width], device),
+            TensorType(self.rows, [self.experts, self.width, self.inner], device),
+        ]
+
+    def build(self, inputs: Sequence[Value]) -> TensorValue:
+        return ops.moe_experts(*(v.tensor for v in inputs))
+
+
+@dataclass(frozen=True)
 class CopyConfig:
     """A graph of `copy_rows` for a pool of any size."""
 
@@ -229,7 +291,16 @@ class CopyConfig:
         ops.copy_rows(inputs[0].buffer, *(v.tensor for v in inputs[1:]))
 
 
-Config = ConvConfig | ScanConfig | NormConfig | LinearConfig | AttentionConfig | CopyConfig
+Config = (
+    ConvConfig
+    | ScanConfig
+    | NormConfig
+    | LinearConfig
+    | AttentionConfig
+    | RouteConfig
+    | ExpertsConfig
+    | CopyConfig
+)
 
 
 CONV = [
@@ -273,6 +344,22 @@ ATTENTION = [
     AttentionConfig(BF16, F32, head_dim=64),
     AttentionConfig(BF16, BF16, head_dim=80),
     AttentionConfig(BF16, BF16, head_dim=128),
+]
+
+_ROUTES = [
+    RouteConfig(experts=10, count=3, scale=2.5),
+    RouteConfig(experts=8, count=2, groups=2, kept_groups=1),
+    RouteConfig(experts=64, count=6, groups=8, kept_groups=3, normalize=False, scale=1.5),
+    RouteConfig(experts=512, count=22, scale=5.0),
+    RouteConfig(experts=1024, count=8, groups=64, kept_groups=16, normalize=False),  # the most
+]
+ROUTE = [replace(c, weights=w) for c in _ROUTES for w in (False, True)]
+
+EXPERTS = [
+    ExpertsConfig(F32, experts=10, count=3, inner=72, width=128),
+    ExpertsConfig(F32, experts=3, count=1, inner=25, width=40),
+    ExpertsConfig(F32, experts=16, count=4, inner=320, width=200),  # enough work for threads
+    ExpertsConfig(BF16, experts=10, count=3, inner=72, width=48),
 ]
 
 COPY = [CopyConfig(F32), CopyConfig(F16), CopyConfig(BF16)]

@@ -1,11 +1,14 @@
 """What an op refuses when it is put into a graph: ranks, types and sizes, each named."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from max.dtype import DType
 from max.graph import BufferType, DeviceRef, Graph, KernelLibrary, TensorType, Type
 
+from coachwhip.locate import kernels_dir
+from coachwhip_graphs import limits
 from tests.kernels.op_graphs import (
     BF16,
     F16,
@@ -17,6 +20,7 @@ from tests.kernels.op_graphs import (
     CopyConfig,
     LinearConfig,
     NormConfig,
+    RouteConfig,
     ScanConfig,
 )
 
@@ -26,6 +30,7 @@ SCAN = ScanConfig(F32, F32, nheads=4, ngroups=2, headdim=16, dstate=32)
 NORM = NormConfig(F32, groups=2, group_size=32)
 LINEAR = LinearConfig(F32, F32)
 ATTENTION = AttentionConfig(F32, F32, head_dim=16)
+ROUTE = RouteConfig(experts=8, count=2, groups=2)
 COPY = CopyConfig(F32)
 
 OPERANDS = {
@@ -33,6 +38,7 @@ OPERANDS = {
     "ssm_scan": "pool xbc dt a d dt_bias seq_start read_slot write_slot",
     "gated_rms_norm": "y z weight",
     "linear": "x w",
+    "moe_route": "logits bias",
     "attention": "pages q k v seq_start kv_length block_table",
     "copy_rows": "pool source destination",
 }
@@ -56,7 +62,7 @@ def changed(t: Type, dtype: DType | None = None, more: int = 0) -> Type:
 
 EVERY_OPERAND = [
     pytest.param(config, place, name, id=f"{op_of(config)}-{name}")
-    for config in (CONV, SCAN, NORM, LINEAR, ATTENTION, COPY)
+    for config in (CONV, SCAN, NORM, LINEAR, ATTENTION, ROUTE, COPY)
     for place, name in enumerate(OPERANDS[op_of(config)].split())
 ]
 
@@ -113,6 +119,11 @@ def test_mixed_dtypes_are_refused(config: Config, place: int, message: str) -> N
         (replace(SCAN, headdim=144, dstate=256), r"headdim \* dstate is 36864, at most 32768"),
         (replace(SCAN, nheads=5), r"xbc has 208 columns, expected 5 \* 16 \+ 2 \* ngroups \* 32"),
         (replace(NORM, group_size=24), "48 columns in 2 groups: a group must be a multiple of 16"),
+        (replace(ROUTE, experts=1025), r"logits has 1025 columns \(experts\), at most 1024"),
+        (replace(ROUTE, experts=195, groups=65), "groups is 65, at most 64"),
+        (replace(ROUTE, groups=3), "3 groups of 8 experts, 1 of them kept; groups must divide"),
+        (replace(ROUTE, kept_groups=3), "2 groups of 8 experts, 3 of them kept"),
+        (replace(ROUTE, count=5), "5 experts per token, but 4 to choose from"),
         (replace(ATTENTION, head_dim=24), "head_dim is 24, expected a multiple of 16"),
     ],
     ids=lambda v: op_of(v) if not isinstance(v, str) else v[:30],
@@ -120,6 +131,22 @@ def test_mixed_dtypes_are_refused(config: Config, place: int, message: str) -> N
 def test_wrong_size_is_refused(config: Config, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^coachwhip\.{op_of(config)}: .*{message}"):
         build(config, config.types(CPU))
+
+
+def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
+    found = {
+        name: int(number)
+        for kernel in ("ssm_scan", "moe_route")
+        for name, number in re.findall(
+            r"^comptime (MAX_\w+) = (\d+)$", (kernels_dir() / f"{kernel}.mojo").read_text(), re.M
+        )
+    }
+    assert found == {
+        "MAX_HEADDIM": limits.HEADDIM_LIMIT,
+        "MAX_HEAD_VALUES": limits.HEAD_VALUES_LIMIT,
+        "MAX_GROUPS": limits.GROUPS_LIMIT,
+        "MAX_EXPERTS": limits.EXPERTS_LIMIT,
+    }
 
 
 def test_widths_that_disagree_are_refused() -> None:

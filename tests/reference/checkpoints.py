@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 LIST_NAMES = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 LIST_NAMES_5 = LIST_NAMES | {"M": "linear_attention", "*": "full_attention"}
 _LETTERS = {name: letter for names in (LIST_NAMES, LIST_NAMES_5) for letter, name in names.items()}
+_EXPERT = re.compile(r"(.*\.mixer\.experts)\.(\d+)\.(up_proj|down_proj)\.weight")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -119,6 +121,7 @@ def write_checkpoint(
     shards: int = 1,
     prefix: str = "backbone.",
     layer_names: dict[str, str] | None = None,
+    stack: str | None = None,
     tensors: dict[str, torch.Tensor] | None = None,
     dt_bias: tuple[float, float] = (-6.0, -2.0),
 ) -> dict[str, torch.Tensor]:
@@ -131,7 +134,8 @@ def write_checkpoint(
         dtype: Of the stored weights; `e_score_correction_bias` is always float32.
         shards: More than one gives numbered files and an index.
         prefix: Written in place of `backbone.`; `language_model.backbone.` also moves the head.
-        layer_names: Spells the pattern as `layers_block_type` with these names.
+        layer_names: Spells the patterns as `layers_block_type` with these names.
+        stack: Stacks each layer's routed experts; their names get this ending, "" or ".weight".
         tensors: Weights to write instead of random ones.
         dt_bias: As in `random_tensors`.
 
@@ -141,8 +145,10 @@ def write_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     config = dict(config)
     if layer_names is not None:
-        config["layers_block_type"] = [layer_names[k] for k in layer_letters(config)]
-        config.pop("hybrid_override_pattern", None)
+        for root in ("", "mtp_"):
+            if letters := layer_letters(config, root):
+                config[f"{root}layers_block_type"] = [layer_names[k] for k in letters]
+            config.pop(f"{root}hybrid_override_pattern", None)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     if tensors is None:
         tensors = random_tensors(config, seed, dt_bias)
@@ -150,8 +156,25 @@ def write_checkpoint(
         name: t.to(torch.float32 if name.endswith("e_score_correction_bias") else DTYPES[dtype])
         for name, t in tensors.items()
     }
-    save_shards(folder, {_respelled(n, prefix): t for n, t in stored.items()}, shards)
+    written = stored if stack is None else stack_experts(stored, stack)
+    save_shards(folder, {_respelled(n, prefix): t for n, t in written.items()}, shards)
     return stored
+
+
+def stack_experts(tensors: dict[str, torch.Tensor], ending: str = "") -> dict[str, torch.Tensor]:
+    """Returns the tensors with the routed experts of each layer stacked, [experts, out, in].
+
+    Args:
+        tensors: Under their published names, `...mixer.experts.7.up_proj.weight`.
+        ending: Of the stacks' names: `...mixer.experts.up_proj` and this.
+    """
+    found, rows = {}, {}
+    for name, tensor in tensors.items():
+        if match := _EXPERT.match(name):
+            rows.setdefault(f"{match[1]}.{match[3]}{ending}", {})[int(match[2])] = tensor
+        else:
+            found[name] = tensor
+    return found | {n: torch.stack([t[e] for e in range(len(t))]) for n, t in rows.items()}
 
 
 def save_shards(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:

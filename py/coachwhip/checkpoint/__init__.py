@@ -3,7 +3,8 @@
 The only place that knows how checkpoints spell things.
 """
 
+from .disk_form import disk_tensors
 from .model_description import ModelDescription, read_model
 from .weights import load_weights
 
-__all__ = ["ModelDescription", "load_weights", "read_model"]
+__all__ = ["ModelDescription", "disk_tensors", "load_weights", "read_model"]

@@ -74,6 +74,21 @@ class HFConfig:
             raise self.error(key, value, f"an integer from 1 to {LARGEST_SIZE}", "correct the size")
         return value
 
+    def count(self, key: str, default: int) -> int:
+        """Returns an integer from 0 to `LARGEST_SIZE`."""
+        value = self.get(key, default=default)
+        if type(value) is not int or not 0 <= value <= LARGEST_SIZE:
+            raise self.error(key, value, f"an integer from 0 to {LARGEST_SIZE}", "correct the key")
+        return value
+
+    def factor(self, key: str, default: float) -> float:
+        """Returns a positive, finite number."""
+        value = self.get(key, default=default)
+        number = _number(value)
+        if number is None or not 0.0 < number < math.inf:
+            raise self.error(key, value, "a positive number", "correct the key")
+        return number
+
     def flag(self, *keys: str, default: bool) -> bool:
         """Returns a boolean."""
         key, value = self._find(keys, default)

@@ -10,6 +10,7 @@ from coachwhip_graphs.weights import WeightSpec
 
 from ..errors import CheckpointError, capped
 from .convert import STORED
+from .disk_form import disk_form, is_expert_stack
 from .names import CanonicalNames, canonical_names
 from .safetensors_header import StoredTensor
 
@@ -18,22 +19,10 @@ from .safetensors_header import StoredTensor
 class Inventory:
     """Where every weight comes from."""
 
-    sources: dict[str, StoredTensor]
-    """Registry name -> tensor of the files."""
+    sources: dict[str, tuple[StoredTensor, ...]]
+    """Registry name -> tensor of the files, or the experts' tensors in the order of the stack."""
     tied_lm_head: StoredTensor | None
     """A stored `lm_head.weight` that the model does not use, since its embeddings are tied."""
-
-
-def stored_as(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Returns the canonical name and the shape under which a checkpoint stores a graph's weight.
-
-    `mixer.A` is computed from `A_log`; `mixer.conv1d.weight` is stored `[conv_dim, 1, d_conv]`.
-    """
-    if name.endswith(".mixer.A"):
-        return name + "_log", shape
-    if name.endswith(".mixer.conv1d.weight"):
-        return name, (shape[1], 1, shape[0])
-    return name, shape
 
 
 def take_inventory(
@@ -55,36 +44,58 @@ def take_inventory(
             be converted, or stored under two spellings: all of them in one error.
     """
     names = canonical_names(tensors)
-    missing, misshapen, no_dtype, sources = [], [], [], {}
     unused = dict(names.stored)
-    for name, weight in wanted.items():
-        canonical, shape = stored_as(name, weight.shape)
-        stored = unused.pop(canonical, None)
-        if stored is None:
-            missing.append(f"missing: {canonical} {list(shape)}")
-            continue
-        tensor = sources[name] = tensors[stored]
-        if tensor.shape != shape:
-            misshapen.append(
-                f"wrong shape: {stored} is {list(tensor.shape)}, but must be {list(shape)}"
-            )
-        if tensor.dtype not in STORED:
-            no_dtype.append(
-                f"wrong dtype: {stored} is {tensor.dtype}, but must be {', '.join(STORED)}"
-            )
+    search = _Search(tensors, unused)
+    sources = {name: search.parts(name, weight) for name, weight in wanted.items()}
     tied_lm_head = None
     if "lm_head.weight" not in wanted and "lm_head.weight" in unused:
         tied_lm_head = tensors[unused.pop("lm_head.weight")]
+    mtp = []
+    if not any(name.startswith("mtp.") for name in wanted):
+        mtp = [unused.pop(name) for name in list(unused) if name.startswith("mtp.")]
     kinds = {
-        "missing": missing,
+        "missing": search.missing,
         "extra": [f"extra: {name} {list(tensors[name].shape)}" for name in unused.values()],
-        "of wrong shape": misshapen,
-        "of wrong dtype": no_dtype,
+        "of wrong shape": search.misshapen,
+        "of wrong dtype": search.no_dtype,
         "stored twice": [f"stored twice: {a} and {b}" for _, a, b in names.repeated],
     }
     _raise_for(folder, kinds)
-    _warn_of_unused(names, on_warning)
+    _warn_of_unused(names, mtp, on_warning)
     return Inventory(sources, tied_lm_head)
+
+
+class _Search:
+    """Takes tensors out of those that are not used yet, and lists what is wrong with them."""
+
+    def __init__(self, tensors: dict[str, StoredTensor], unused: dict[str, str]):
+        self._tensors, self._unused = tensors, unused
+        self.missing: list[str] = []
+        self.misshapen: list[str] = []
+        self.no_dtype: list[str] = []
+
+    def parts(self, name: str, weight: WeightSpec) -> tuple[StoredTensor, ...]:
+        """Returns the tensors that make up one weight, without those that are missing."""
+        stacked = is_expert_stack(name) and name in self._unused
+        form = [(name, weight.shape)] if stacked else disk_form(name, weight.shape)
+        found = [self._take(canonical, shape) for canonical, shape in form]
+        return tuple(tensor for tensor in found if tensor is not None)
+
+    def _take(self, canonical: str, shape: tuple[int, ...]) -> StoredTensor | None:
+        stored = self._unused.pop(canonical, None)
+        if stored is None:
+            self.missing.append(f"missing: {canonical} {list(shape)}")
+            return None
+        tensor = self._tensors[stored]
+        if tensor.shape != shape:
+            self.misshapen.append(
+                f"wrong shape: {stored} is {list(tensor.shape)}, but must be {list(shape)}"
+            )
+        if tensor.dtype not in STORED:
+            self.no_dtype.append(
+                f"wrong dtype: {stored} is {tensor.dtype}, but must be {', '.join(STORED)}"
+            )
+        return tensor
 
 
 def _raise_for(folder: Path, kinds: dict[str, list[str]]) -> None:
@@ -98,9 +109,12 @@ def _raise_for(folder: Path, kinds: dict[str, list[str]]) -> None:
         )
 
 
-def _warn_of_unused(names: CanonicalNames, on_warning: Callable[[str], None]) -> None:
+def _warn_of_unused(
+    names: CanonicalNames, mtp: list[str], on_warning: Callable[[str], None]
+) -> None:
     for stored, what in (
-        (names.mtp, "multi-token prediction (mtp)"),
+        (mtp, "multi-token prediction (mtp)"),
+        (names.mtp_copies, "own embedding or LM head (mtp)"),
         (names.kv_scales, "key-value cache scale"),
     ):
         if stored:

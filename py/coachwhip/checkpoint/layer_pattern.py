@@ -19,41 +19,57 @@ _LIST_NAMES = {
 _LETTERS = {kind.value: kind for kind in LayerKind}
 
 
-def layer_pattern(config: HFConfig) -> tuple[LayerKind, ...]:
+def layer_pattern(
+    config: HFConfig, prefix: str = "", default: tuple[LayerKind, ...] | None = None
+) -> tuple[LayerKind, ...]:
     """Returns the kind of every layer.
 
     `layers_block_type` (a list of `mamba`, `attention`, `mlp`, `moe`, or since transformers 5
     `linear_attention`, `full_attention`) wins over `hybrid_override_pattern` (a string of `M`,
     `*`, `-`, `E`). `num_hidden_layers` is not read: the layers are what the pattern says.
 
+    Args:
+        config: The config.
+        prefix: Of both keys: `mtp_` for the layers of the multi-token-prediction head.
+        default: The kinds when neither key is given; None when one must be.
+
     Raises:
         ConfigError: Neither key is given; the pattern is empty or holds an unknown kind.
     """
-    if config.has("layers_block_type"):
-        key, names, allowed = (
-            "layers_block_type",
-            _LIST_NAMES,
-            "a list of " + ", ".join(_LIST_NAMES),
-        )
-        value = config.get(key)
-        right_type = isinstance(value, list)
+    key, value = pattern_key(config, prefix, required=default is None)
+    if value is None:
+        return default
+    if key.endswith("layers_block_type"):
+        names, kind, allowed = _LIST_NAMES, list, "a list of " + ", ".join(_LIST_NAMES)
     else:
-        key, names = "hybrid_override_pattern", _LETTERS
-        allowed = "a string of M, *, - and E"
-        value = config.get(key)
-        right_type = isinstance(value, str)
-    if not right_type or not 1 <= len(value) <= MOST_LAYERS:
+        names, kind, allowed = _LETTERS, str, "a string of M, *, - and E"
+    if not isinstance(value, kind) or not 1 <= len(value) <= MOST_LAYERS:
         raise config.error(
             key, value, f"{allowed}, 1 to {MOST_LAYERS} of them", "give every layer's kind"
         )
     for i, name in enumerate(value):
         if not isinstance(name, str) or name not in names:
             raise config.error(f"{key}[{i}]", name, allowed, "no other layer kind is supported")
-    if config.has("layers_block_type") and config.has("hybrid_override_pattern"):
-        _note_disagreement(config, value)
-    return tuple(names[name] for name in value)
+    kinds = tuple(names[name] for name in value)
+    _note_disagreement(config, prefix, kinds)
+    return kinds
 
 
-def _note_disagreement(config: HFConfig, listed: list[str]) -> None:
-    if config.values["hybrid_override_pattern"] != "".join(_LIST_NAMES[k].value for k in listed):
-        config.warnings.append("hybrid_override_pattern is ignored: layers_block_type differs")
+def pattern_key(
+    config: HFConfig, prefix: str = "", required: bool = True
+) -> tuple[str, object | None]:
+    """Returns the key that gives the layers, and its value; None when it is neither required nor
+    there."""
+    key = f"{prefix}layers_block_type"
+    if config.has(key):
+        return key, config.get(key)
+    key = f"{prefix}hybrid_override_pattern"
+    return key, config.get(key) if required else config.get(key, default=None)
+
+
+def _note_disagreement(config: HFConfig, prefix: str, kinds: tuple[LayerKind, ...]) -> None:
+    listed, string = f"{prefix}layers_block_type", f"{prefix}hybrid_override_pattern"
+    if not (config.has(listed) and config.has(string)):
+        return
+    if config.values[string] != "".join(kind.value for kind in kinds):
+        config.warnings.append(f"{string} is ignored: {listed} differs")

@@ -8,6 +8,7 @@ from pathlib import Path
 from coachwhip_graphs.spec import ModelSpec
 
 from ..errors import CheckpointError
+from .generation_defaults import generation_defaults
 from .hf_config import HFConfig
 from .mamba2 import (
     STATE_SPACES_TOKEN_ID,
@@ -36,6 +37,8 @@ class ModelDescription:
     eos_token_ids: tuple[int, ...]
     """Tokens that end a text; empty when the checkpoint names none."""
     pad_token_id: int | None
+    generation_defaults: dict[str, bool | int | float]
+    """`do_sample`, `temperature`, `top_p`, `top_k` of `generation_config.json`, where given."""
     warnings: tuple[str, ...]
     """What the files ask for and does not happen, one line each."""
 
@@ -54,7 +57,8 @@ def read_model(path: str | Path) -> ModelDescription:
     folder = checkpoint_folder(path)
     config = HFConfig.read(folder / "config.json")
     spec = _spec(config, folder)
-    bos, eos, pad = _special_tokens(config, folder, spec.vocab_size)
+    generation = _generation_config(config, folder)
+    bos, eos, pad = _special_tokens(config, generation, spec.vocab_size)
     return ModelDescription(
         path=folder,
         spec=spec,
@@ -62,6 +66,7 @@ def read_model(path: str | Path) -> ModelDescription:
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos,
         pad_token_id=pad[0] if pad else None,
+        generation_defaults=generation_defaults(generation),
         warnings=tuple(config.warnings),
     )
 
@@ -82,7 +87,7 @@ def checkpoint_folder(path: str | Path) -> Path:
     except (OSError, ValueError) as e:  # no permission, a name too long, a zero byte
         raise CheckpointError(folder, f"cannot be opened: {e}") from None
     raise CheckpointError(
-        folder, "no such folder", "give the folder of a checkpoint downloaded beforehand"
+        folder, "no such folder", "give a checkpoint's folder or a hub id (org/name)"
     )
 
 
@@ -117,11 +122,17 @@ _CODE = "unsupported"
 _NOT_QUANTIZED = "quantised weights are not supported: use the checkpoint in bfloat16 or float32"
 
 
-def _special_tokens(config: HFConfig, folder: Path, vocab_size: int) -> list[tuple[int, ...]]:
+def _generation_config(config: HFConfig, folder: Path) -> HFConfig:
+    """Returns `generation_config.json`, empty without one, sharing the config's warnings."""
+    path = folder / "generation_config.json"
+    values = HFConfig.read(path).values if path.exists() else {}
+    return HFConfig(values, path, warnings=config.warnings)
+
+
+def _special_tokens(
+    config: HFConfig, generation: HFConfig, vocab_size: int
+) -> list[tuple[int, ...]]:
     """Returns the ids of bos, eos and pad; ids outside the vocabulary are dropped with a note."""
-    generation = HFConfig({}, folder / "generation_config.json", warnings=config.warnings)
-    if generation.source.exists():
-        generation.values = HFConfig.read(generation.source).values
     default = (STATE_SPACES_TOKEN_ID,) if is_state_spaces(config) else ()
     found = []
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):

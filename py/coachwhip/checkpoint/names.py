@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 _PREFIXES = ("language_model.backbone.", "language_model.model.", "backbone.", "model.")
 _KV_SCALE = re.compile(r"\.[kv]_(proj\.[kv]_)?scale$")
+_STACK = re.compile(r"\.mixer\.experts\.(up|down)_proj\.weight$")
+_SHARED_BY_MTP = re.compile(r"^mtp\.(.+\.)?(embeddings?|embed_tokens|lm_head)\.weight$")
 
 
 @dataclass
@@ -18,8 +20,8 @@ class CanonicalNames:
     """Canonical name -> name in the files."""
     repeated: list[tuple[str, str, str]] = field(default_factory=list)
     """(canonical name, first name, second name) of tensors stored under two spellings."""
-    mtp: list[str] = field(default_factory=list)
-    """Tensors of a multi-token-prediction head, which is not used."""
+    mtp_copies: list[str] = field(default_factory=list)
+    """Embeddings and LM head of a multi-token-prediction head, which has the model's."""
     kv_scales: list[str] = field(default_factory=list)
     """Scales of a quantised KV cache, which is not used."""
 
@@ -28,13 +30,15 @@ def canonical_names(stored: Iterable[str]) -> CanonicalNames:
     """Sorts the names of a checkpoint's tensors.
 
     Canonical names are Hugging Face's below `backbone.`: `embeddings.weight`,
-    `layers.3.mixer.in_proj.weight`, `norm_f.weight`, `lm_head.weight`.
+    `layers.3.mixer.in_proj.weight`, `norm_f.weight`, `lm_head.weight`, and beside them
+    `mtp.layers.0.enorm.weight`. Experts may be stored one by one,
+    `layers.1.mixer.experts.7.up_proj.weight`, or stacked, `layers.1.mixer.experts.up_proj`.
     """
     found = CanonicalNames()
     for name in sorted(stored):
         canonical = canonical_name(name)
-        if canonical.startswith("mtp."):
-            found.mtp.append(name)
+        if _SHARED_BY_MTP.search(canonical):
+            found.mtp_copies.append(name)
         elif _KV_SCALE.search(canonical):
             found.kv_scales.append(name)
         elif canonical in found.stored:
@@ -48,7 +52,8 @@ def canonical_name(name: str) -> str:
     """Returns the canonical spelling of one stored name.
 
     On disk there is `backbone.`; transformers 5 has `model.` in memory; multimodal wrappers put
-    `language_model.` in front; state-spaces writes `embedding` without its s.
+    `language_model.` in front; state-spaces writes `embedding` without its s. Stacked experts may
+    end in `.weight`.
     """
     for prefix in _PREFIXES:
         if name.startswith(prefix):
@@ -56,4 +61,6 @@ def canonical_name(name: str) -> str:
             break
     else:
         name = name.removeprefix("language_model.")
+    if _STACK.search(name):
+        return name.removesuffix(".weight")
     return "embeddings.weight" if name == "embedding.weight" else name

@@ -1,4 +1,4 @@
-"""Reads a NemotronH config: Mamba2, attention without positions, and relu^2 MLP layers."""
+"""Reads a NemotronH config: Mamba2, attention without positions, relu^2 MLP and MoE layers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from coachwhip_graphs.spec import AttentionSpec, LayerKind, LayerSpec, Mamba2Spe
 
 from .hf_config import HFConfig
 from .layer_pattern import layer_pattern
+from .moe import moe_spec
+from .mtp import mtp_kinds
 from .shapes import attention_spec, mamba2_spec
 
 
@@ -20,20 +22,10 @@ def nemotron_h_spec(config: HFConfig) -> ModelSpec:
         ConfigError: A key is missing, malformed, or asks for what is not supported.
     """
     _refuse_unsupported(config)
-    kinds = layer_pattern(config)
-    if LayerKind.MOE in kinds:
-        spelling = config.has("layers_block_type")
-        key = "layers_block_type" if spelling else "hybrid_override_pattern"
-        raise config.error(
-            f"{key}[{kinds.index(LayerKind.MOE)}]",
-            "moe" if spelling else "E",
-            "a Mamba2, attention or MLP layer",
-            "mixture-of-experts (MoE) layers are not supported",
-            "unsupported",
-        )
-    if config.get("num_nextn_predict_layers", default=0):
-        config.warnings.append("num_nextn_predict_layers is ignored: the MTP head is not used")
+    kinds, mtp = layer_pattern(config), mtp_kinds(config)
+    used = {*kinds, *mtp}
     widths = iter(_mlp_widths(config, kinds.count(LayerKind.MLP)))
+    mtp_width = _mtp_mlp_width(config) if LayerKind.MLP in mtp else None
     return ModelSpec(
         model_type="nemotron_h",
         vocab_size=config.size("vocab_size"),
@@ -42,8 +34,12 @@ def nemotron_h_spec(config: HFConfig) -> ModelSpec:
             LayerSpec(kind, next(widths) if kind == LayerKind.MLP else None) for kind in kinds
         ),
         norm_eps=config.eps("layer_norm_epsilon", "rms_norm_eps", "norm_eps", default=1e-5),
-        mamba=_mamba(config) if LayerKind.MAMBA2 in kinds else None,
-        attention=_attention(config) if LayerKind.ATTENTION in kinds else None,
+        mamba=_mamba(config) if LayerKind.MAMBA2 in used else None,
+        attention=_attention(config) if LayerKind.ATTENTION in used else None,
+        moe=moe_spec(config) if LayerKind.MOE in used else None,
+        mtp_layers=tuple(
+            LayerSpec(kind, mtp_width if kind == LayerKind.MLP else None) for kind in mtp
+        ),
         max_position_embeddings=config.size("max_position_embeddings", default=None),
     )
 
@@ -100,3 +96,17 @@ def _mlp_widths(config: HFConfig, count: int) -> list[int]:
     return [config.checked_size("intermediate_size", width) for width in widths] * (
         count // len(widths)
     )
+
+
+def _mtp_mlp_width(config: HFConfig) -> int:
+    """Returns the width of the MLP layers of the multi-token-prediction head."""
+    value = config.get("intermediate_size")
+    widths = value if isinstance(value, list) else [value]
+    if not widths or any(width != widths[0] for width in widths):
+        raise config.error(
+            "intermediate_size",
+            value,
+            "one size when the multi-token-prediction head has an MLP layer",
+            "the list does not say which width is the head's",
+        )
+    return config.checked_size("intermediate_size", widths[0])

@@ -35,7 +35,7 @@ class SafetensorsFiles:
 
     def __init__(self, tensors: dict[str, StoredTensor]):
         self.tensors = tensors
-        self._maps: dict[Path, np.ndarray] = {}
+        self._maps: dict[Path, tuple[mmap.mmap, np.ndarray]] = {}
 
     @classmethod
     def open(cls, folder: Path) -> SafetensorsFiles:
@@ -70,20 +70,32 @@ class SafetensorsFiles:
             return np.empty(0, np.uint8)
         if tensor.file not in self._maps:
             self._maps[tensor.file] = _mapped(tensor.file)
-        mapped = self._maps[tensor.file][tensor.start : tensor.start + tensor.nbytes]
+        mapped = self._maps[tensor.file][1][tensor.start : tensor.start + tensor.nbytes]
         if mapped.nbytes != tensor.nbytes:
             raise CheckpointError(tensor.file, "became shorter while it was read")
         return mapped
 
+    def release(self, name: str) -> None:
+        """Gives back the memory of a tensor's pages; its bytes are read again when used again.
 
-def _mapped(file: Path) -> np.ndarray:
-    """Maps a file, [bytes] uint8. The array is writable, since DLPack exports no other."""
+        The pages at both ends may hold bytes of its neighbours and stay. Writes to an array that
+        `values` returned are lost.
+        """
+        tensor = self.tensors[name]
+        first = -(-tensor.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (tensor.start + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if tensor.file in self._maps and first < end:
+            self._maps[tensor.file][0].madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
+def _mapped(file: Path) -> tuple[mmap.mmap, np.ndarray]:
+    """Maps a file, also as [bytes] uint8: writable, since DLPack exports no other array."""
     try:
         with file.open("rb") as f:
             pages = mmap.mmap(f.fileno(), 0, flags=_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError) as e:
         raise CheckpointError(file, f"cannot be mapped: {e}") from None
-    return np.frombuffer(pages, np.uint8)
+    return pages, np.frombuffer(pages, np.uint8)
 
 
 def _sharded(folder: Path) -> dict[str, StoredTensor]:

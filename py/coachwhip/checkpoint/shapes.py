@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from coachwhip_graphs.limits import (
+    D_CONV_LIMITS,
+    DSTATE_LIMIT,
+    HEAD_VALUES_LIMIT,
+    HEADDIM_LIMIT,
+)
 from coachwhip_graphs.spec import AttentionSpec, Mamba2Spec
 
 from .hf_config import HFConfig
-
-LARGEST_DSTATE = 256
-D_CONV = (2, 4)
 
 
 def mamba2_spec(
@@ -22,9 +25,12 @@ def mamba2_spec(
 ) -> Mamba2Spec:
     """Checks a Mamba2 mixer's sizes; each comes as (key for errors, value).
 
+    What passes also has channels of the convolution (nheads * headdim + 2 * ngroups * dstate) and
+    groups of the gated norm (nheads * headdim / ngroups) that are multiples of 16.
+
     Raises:
-        ConfigError: nheads % ngroups != 0; headdim or dstate not a multiple of 16; dstate above
-            256; d_conv outside 2..4.
+        ConfigError: nheads % ngroups != 0; headdim or dstate not a multiple of 16, or above 256;
+            headdim * dstate above 32,768; d_conv outside 2..4.
     """
     if nheads[1] % ngroups[1]:
         raise config.error(
@@ -35,10 +41,19 @@ def mamba2_spec(
         )
     _multiple_of_16(config, *headdim)
     _multiple_of_16(config, *dstate)
-    if dstate[1] > LARGEST_DSTATE:
-        raise config.error(*dstate, f"at most {LARGEST_DSTATE}", _NO_KERNEL, "unsupported")
-    if not D_CONV[0] <= d_conv[1] <= D_CONV[1]:
-        raise config.error(*d_conv, f"from {D_CONV[0]} to {D_CONV[1]}", _NO_KERNEL, "unsupported")
+    for size, limit in ((headdim, HEADDIM_LIMIT), (dstate, DSTATE_LIMIT)):
+        if size[1] > limit:
+            raise config.error(*size, f"at most {limit}", _NO_KERNEL, "unsupported")
+    if headdim[1] * dstate[1] > HEAD_VALUES_LIMIT:
+        raise config.error(
+            *headdim,
+            f"at most {HEAD_VALUES_LIMIT // dstate[1]} with {dstate[0]} = {dstate[1]}",
+            f"the kernels run heads of at most {HEAD_VALUES_LIMIT} state values",
+            "unsupported",
+        )
+    fewest, most = D_CONV_LIMITS
+    if not fewest <= d_conv[1] <= most:
+        raise config.error(*d_conv, f"from {fewest} to {most}", _NO_KERNEL, "unsupported")
     return Mamba2Spec(nheads[1], headdim[1], dstate[1], ngroups[1], d_conv[1], dt_limit)
 
 

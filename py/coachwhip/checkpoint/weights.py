@@ -11,14 +11,17 @@ from max.driver import Buffer
 from max.dtype import DType
 
 from coachwhip_graphs.spec import ModelSpec
-from coachwhip_graphs.weights import WeightSpec, graph_weights
+from coachwhip_graphs.weights import WeightSpec
 
 from .convert import HELD, STORED, convert
+from .disk_form import CONV_BIAS, wanted_weights
 from .finite import count_nonfinite
 from .hf_config import HFConfig
 from .inventory import take_inventory
 from .model_description import checkpoint_folder, stores_conv_bias
+from .names import canonical_name
 from .safetensors_files import SafetensorsFiles
+from .safetensors_header import StoredTensor
 
 _log = logging.getLogger(__name__)
 
@@ -28,20 +31,24 @@ def load_weights(
     spec: ModelSpec,
     dtype: DType,
     *,
+    mtp: bool = True,
     check_finite: bool = True,
     on_warning: Callable[[str], None] = _log.warning,
 ) -> dict[str, np.ndarray | Buffer]:
-    """Loads the weights that `graph_weights(spec, dtype)` lists, under the same names.
+    """Loads the weights that `graph_weights` and `mtp_weights` list, under the same names.
 
     What is stored in the dtype it is asked for stays memory-mapped and is not copied, unless it
     lies at an odd address. Everything else is converted one tensor at a time:
     `mixer.A = -exp(A_log)` in float32, convolution taps transposed to `[d_conv, conv_dim]`
-    float32, a bias of zeros when the config says `use_conv_bias: false`.
+    float32, a bias of zeros when the config says `use_conv_bias: false`. Experts that are stored
+    one by one are copied into one stack. The file's pages of all that is copied are given back at
+    once, so that loading needs the memory of one copy of the weights and of one tensor.
 
     Args:
         path: The checkpoint's folder.
         spec: The model, from `read_model`.
         dtype: Model dtype: float32, bfloat16 or float16.
+        mtp: Load the multi-token-prediction head too, when the model has one.
         check_finite: Count NaN and infinite values and report them. The check reads every page
             once: 0.06 s per GB on one core when the files are cached, else the disk's speed.
         on_warning: Called with one line about each tensor with such values, and about stored
@@ -56,49 +63,69 @@ def load_weights(
     """
     folder = checkpoint_folder(path)
     files = SafetensorsFiles.open(folder)
-    wanted = graph_weights(spec, dtype)
+    tensors = files.tensors
+    if not mtp:
+        tensors = {n: t for n, t in tensors.items() if not canonical_name(n).startswith("mtp.")}
+    wanted = wanted_weights(spec, dtype, mtp)
     zeros: dict[str, WeightSpec] = {}
     if not stores_conv_bias(HFConfig.read(folder / "config.json")):
-        zeros = {n: w for n, w in wanted.items() if n.endswith(".mixer.conv1d.bias")}
+        zeros = {n: w for n, w in wanted.items() if n.endswith(CONV_BIAS)}
     stored = {name: weight for name, weight in wanted.items() if name not in zeros}
-    inventory = take_inventory(folder, files.tensors, stored, on_warning)
+    inventory = take_inventory(folder, tensors, stored, on_warning)
     loader = _Loader(files, check_finite, on_warning)
     if inventory.tied_lm_head is not None:
-        embeddings = inventory.sources["embeddings.weight"].name
+        embeddings = inventory.sources["embeddings.weight"][0].name
         loader.compare_tied(inventory.tied_lm_head.name, embeddings)
     registry = {}
     for name, weight in wanted.items():
         if name in zeros:
             values = np.zeros(weight.shape, np.float32)
         else:
-            values = loader.load(name, inventory.sources[name].name, weight)
+            values = loader.load(name, inventory.sources[name], weight)
         registry[name] = _registry_value(values, weight)
     return registry
 
 
 class _Loader:
-    """Reads single tensors and reports what is odd about their values."""
+    """Reads weights and reports what is odd about their values."""
 
     def __init__(
         self, files: SafetensorsFiles, check_finite: bool, on_warning: Callable[[str], None]
     ):
         self._files, self._check_finite, self._on_warning = files, check_finite, on_warning
 
-    def load(self, name: str, stored: str, weight: WeightSpec) -> np.ndarray:
+    def load(self, name: str, parts: tuple[StoredTensor, ...], weight: WeightSpec) -> np.ndarray:
         """Returns one weight as a contiguous array of `HELD[weight.dtype]` in the graph's shape."""
-        dtype = STORED[self._files.tensors[stored].dtype]
-        values = convert(self._values(stored), dtype, weight.dtype)
-        self._report_nonfinite(stored, values, weight.dtype)
+        if parts[0].shape == weight.shape[1:]:  # experts that are stored one by one
+            return self._stack(parts, weight)
+        stored = parts[0].name
+        values = self._converted(stored, weight.dtype)
         if name.endswith(".mixer.A"):
-            return self._decay(stored, values)
-        if name.endswith(".mixer.conv1d.weight"):
-            return np.ascontiguousarray(values.reshape(weight.shape[::-1]).T)
+            values = self._decay(stored, values)
+        elif name.endswith(".mixer.conv1d.weight"):
+            values = np.ascontiguousarray(values.reshape(weight.shape[::-1]).T)
+        if not np.may_share_memory(values, self._files.values(stored)):
+            self._files.release(stored)
+        return values
+
+    def _stack(self, parts: tuple[StoredTensor, ...], weight: WeightSpec) -> np.ndarray:
+        """Copies tensors into one array, [parts, ...], with one of them at a time in memory."""
+        stack = np.empty(weight.shape, HELD[weight.dtype])
+        for row, part in zip(stack, parts, strict=True):
+            row[...] = self._converted(part.name, weight.dtype)
+            self._files.release(part.name)
+        return stack
+
+    def _converted(self, stored: str, dtype: DType) -> np.ndarray:
+        values = convert(self._values(stored), STORED[self._files.tensors[stored].dtype], dtype)
+        self._report_nonfinite(stored, values, dtype)
         return values
 
     def compare_tied(self, lm_head: str, embeddings: str) -> None:
         """Warns when a stored head differs from the embeddings that stand in for it."""
         if not np.array_equal(self._files.values(lm_head), self._files.values(embeddings)):
             self._on_warning(f"{lm_head} is not used: the model's head is tied to {embeddings}")
+        self._files.release(lm_head)
 
     def _decay(self, stored: str, a_log: np.ndarray) -> np.ndarray:
         """Returns -exp(A_log), rounded once, from a float64 exponential."""

@@ -16,6 +16,11 @@ def engine_flags(command: Callable) -> Callable:
     """Adds a flag for each field of `EngineOptions` but `model`, under the same names."""
     flags = [
         click.option(
+            "--revision",
+            help="Branch, tag or commit of a hub id. For gated and private models set HF_TOKEN or "
+            "run `hf auth login`; no flag takes a token.",
+        ),
+        click.option(
             "--dtype", type=click.Choice(DTYPES), default="auto", help="Type of weights and rows."
         ),
         click.option("--device", type=click.Choice(DEVICES), default="auto", help="cpu or gpu."),

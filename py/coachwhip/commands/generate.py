@@ -9,15 +9,18 @@ from pathlib import Path
 import click
 
 from ..errors import RequestError
+from ..hub import is_hub_id
 from .engine_flags import engine_flags
 
-DEFAULT_PROMPT = "My fellow citizens,"
+DEFAULT_PROMPT = "The state of the Union is"
 """Shows the small model at work when no prompt is given."""
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
-@click.option("--model", "model_flag", help="Folder of a checkpoint (instead of the argument).")
+@click.option(
+    "--model", "model_flag", help="A checkpoint's folder or a hub id (instead of the argument)."
+)
 @click.option(
     "--prompt-ids",
     multiple=True,
@@ -45,9 +48,10 @@ def generate(
 ) -> None:
     """Write text that continues PROMPT.
 
-    MODEL is the folder of a checkpoint; without it the small model that ships with coachwhip is
-    used. A single argument is the model if it is a folder or begins like a path (/, ./, ../, ~),
-    else the prompt. A PROMPT of - is read from standard input.
+    MODEL is the folder of a checkpoint or a hub id (org/name); without it the small model that
+    ships with coachwhip is used. A single argument is the model if it is a folder, begins like a
+    path (/, ./, ../, ~) or is spelled like a hub id, else the prompt. A PROMPT of - is read from
+    standard input.
     """
     model, prompt = _model_and_prompt(words, model_flag, bool(prompt_ids))
     prompts: list = [] if prompt is None else [prompt]
@@ -60,7 +64,11 @@ def generate(
     # MAX takes a second to import: bad arguments above are answered without it.
     from ..llm import LLM
 
-    llm = LLM(model=model, on_warning=_warn, **options)
+    def check(llm: LLM) -> None:
+        for one in prompts:
+            llm.check(one, params)
+
+    llm = LLM(model=model, on_warning=_warn, before_load=check, **options)
     if as_json:
         for output in llm.generate(prompts, params):
             print(json.dumps(_record(output)), flush=True)
@@ -93,8 +101,10 @@ def _model_and_prompt(
 
 
 def _looks_like_a_model(word: str) -> bool:
-    return word.startswith(("/", "./", "../", "~")) or (
-        word not in ("", "-") and Path(word).is_dir()
+    return (
+        word.startswith(("/", "./", "../", "~"))
+        or is_hub_id(word)
+        or (word not in ("", "-") and Path(word).is_dir())
     )
 
 

@@ -1,0 +1,110 @@
+"""The MTP head: drafts equal the reference's, token for token, however the prompt is cut."""
+
+import numpy as np
+import pytest
+
+from coachwhip import LLM, RequestError, SamplingParams
+from tests.reference.checkpoints import write_checkpoint
+from tests.reference.nemotron_h import Reference
+from tests.reference.tiny_configs import TINY_CONFIGS
+
+NAME = "nemotron_latent_mtp"
+DEPTH = 4
+
+
+def with_head(name: str, pattern: str, head: str) -> dict:
+    """Returns a tiny config with other layers, and with a head of these."""
+    return TINY_CONFIGS[name] | {
+        "hybrid_override_pattern": pattern,
+        "num_nextn_predict_layers": 1,
+        "mtp_hybrid_override_pattern": head,
+    }
+
+
+OTHER_HEADS = {
+    "three layers over experts of the full width": with_head("nemotron_moe", "M*E", "*-E"),
+    "no experts": with_head("nemotron_dense", "M*", "*-"),
+}
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    draws = np.random.default_rng(8)
+    return [draws.integers(0, 512, n).tolist() for n in (1, 2, 3, 17, 33, 64, 100)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [512, 1, 7, 16])
+def test_drafts_equal_the_reference(tiny_folder, prompts, budget):
+    folder = tiny_folder(NAME)
+    llm = LLM(str(folder), dtype="float32", max_model_len=128, max_num_batched_tokens=budget)
+    reference = Reference.from_folder(folder)
+    for prompt in prompts:
+        assert llm.draft(prompt, DEPTH) == reference.draft(prompt, DEPTH)
+    scheduler = llm.engine.scheduler
+    scheduler.check()
+    for pool in (scheduler.cache.slots, scheduler.cache.pages):
+        assert pool.live == 0 and pool.owned == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER_HEADS)
+def test_heads_of_other_layers(tmp_path, prompts, name):
+    write_checkpoint(tmp_path, OTHER_HEADS[name])
+    reference = Reference.from_folder(tmp_path)
+    for budget in (512, 7):
+        llm = LLM(str(tmp_path), dtype="float32", max_model_len=128, max_num_batched_tokens=budget)
+        for prompt in prompts:
+            assert llm.draft(prompt, DEPTH) == reference.draft(prompt, DEPTH)
+
+
+@pytest.mark.slow
+def test_bfloat16_drafts_are_mostly_those_of_the_float32_reference(tiny_folder):
+    folder = tiny_folder(NAME)
+    llm = LLM(str(folder), dtype="bfloat16", max_model_len=128)
+    reference = Reference.from_folder(folder)
+    draws = np.random.default_rng(9)
+    same = []
+    for length in [*range(1, 100, 2)]:
+        prompt = draws.integers(0, 512, length).tolist()
+        token, drafts = llm.draft(prompt, DEPTH)
+        want_token, want = reference.draft(prompt, DEPTH)
+        if token == want_token:  # else the drafts follow another token
+            same += [a == b for a, b in zip(drafts, want, strict=True)]
+    assert len(same) >= 45 * DEPTH
+    assert np.mean(same) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [512, 16])
+def test_drafts_between_steps_change_no_token(tiny_folder, prompts, budget):
+    folder = tiny_folder(NAME)
+    llm = LLM(str(folder), dtype="float32", max_model_len=128, max_num_batched_tokens=budget)
+    reference, engine = Reference.from_folder(folder), llm.engine
+    greedy, running = SamplingParams(max_tokens=16, ignore_eos=True), prompts[2:6]
+    for i, prompt in enumerate(running):
+        engine.add_request(str(i), prompt, greedy)
+    tokens: dict[str, list[int]] = {}
+    steps = 0
+    while engine.has_unfinished:
+        for output in engine.step():
+            tokens[output.request_id] = output.outputs[0].token_ids
+        other = prompts[steps % len(prompts)]
+        assert llm.draft(other, DEPTH) == reference.draft(other, DEPTH)
+        engine.scheduler.check()
+        steps += 1
+    assert steps >= greedy.max_tokens
+    assert [tokens[str(i)] for i in range(len(running))] == [
+        reference.greedy(prompt, greedy.max_tokens) for prompt in running
+    ]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_drafted_is_refused(tiny_folder, prompts):
+    llm = LLM(str(tiny_folder(NAME)), dtype="float32", max_model_len=128)
+    for prompt, count in ((prompts[-1], 29), (prompts[0], 0), ([], 1), ([600], 1)):
+        with pytest.raises(RequestError):
+            llm.draft(prompt, count)
+    plain = LLM(str(tiny_folder("nemotron_dense")), dtype="float32", max_model_len=128)
+    with pytest.raises(RequestError, match="no multi-token-prediction head"):
+        plain.draft(prompts[0], 1)
