@@ -161,7 +161,7 @@ class Runner:
         begin = time.perf_counter()
         tensors = self._plan_tensors.lay_out(plan)
         owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
-        inputs = [Buffer.from_numpy(t).to(self._device) for t in tensors]
+        inputs = [self._to_device(t) for t in tensors]
         tensors_s = time.perf_counter() - begin
         extra = [] if hidden is None else [hidden]
         pools = (*self.slot_pools, *self.page_pools)
@@ -177,7 +177,14 @@ class Runner:
 
     def _copy_pages(self, plan: StepPlan) -> None:
         """Copies the plan's pages, with all their layers."""
-        indices = [Buffer.from_numpy(t).to(self._device) for t in self._plan_tensors.copies(plan)]
+        indices = [self._to_device(t) for t in self._plan_tensors.copies(plan)]
         for pool in self.page_pools:
             rows = pool.view(pool.dtype, (pool.shape[0], math.prod(pool.shape[1:])))
             self._page_copy.execute(rows, *indices)
+
+    def _to_device(self, values: np.ndarray) -> Buffer:
+        """Moves one of the reused host buffers; on a CPU it is used in place."""
+        if self._device.is_host:
+            return Buffer.from_numpy(values)
+        # A transfer may still be under way when the next step writes the host buffer again.
+        return Buffer.from_numpy(values.copy()).to(self._device)
