@@ -290,6 +290,20 @@ def test_pages_that_cannot_be_copied_are_taken_over():
     assert bench.hit(prompt) == 16
 
 
+def test_a_page_that_another_request_writes_is_waited_for():
+    bench = Bench(pages=8, page_size=8, slots=20)
+    first = bench.add(tokens(20), new=12)
+    bench.step()
+    second = bench.add([*tokens(20), 1], new=11)  # its own 4 pages are free, a fifth is not
+    while first.request_id in bench.live:
+        assert [s.request_id for s in bench.step().sequences] == [first.request_id]
+    while bench.live:
+        bench.step()
+    assert second.num_cached_tokens == 20 and bench.cache.stats.page_copies == 1
+    for r in (first, second):
+        assert r.output_token_ids == continuation(r.prompt_token_ids, r.max_tokens)
+
+
 def test_decode_rows_come_first_and_prompts_share_the_rest():
     bench = Bench(max_num_batched_tokens=8)
     bench.add(tokens(4), new=9)
