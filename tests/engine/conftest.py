@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from coachwhip.checkpoint import read_model
 from coachwhip.config import EngineOptions, resolve
 from coachwhip.runner import Runner
 from coachwhip.schedule.plan import PlannedSequence, StepPlan
-from tests.reference.checkpoints import write_checkpoint
+from tests.reference.checkpoints import random_tensors, write_checkpoint
 from tests.reference.nemotron_h import Reference
 from tests.reference.tiny_configs import TINY_CONFIGS
 
@@ -93,6 +94,20 @@ def tiny(tiny_folder):
         return made[name, dtype]
 
     return load
+
+
+def decided_tensors(name: str) -> dict[str, torch.Tensor]:
+    """Draws a tiny model's tensors with routers whose biases, two apart, fix the choice.
+
+    Random routers over ten experts are often undecided, so in bfloat16 many rows choose another
+    expert than in float32; what differs here is the arithmetic alone.
+    """
+    tensors = random_tensors(TINY_CONFIGS[name])
+    draws = torch.Generator().manual_seed(1)
+    for key in tensors:
+        if key.endswith("e_score_correction_bias"):
+            tensors[key] = 2.0 * torch.randperm(len(tensors[key]), generator=draws)
+    return tensors
 
 
 def poison(runner: Runner) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coachwhip import LLM, RequestError, SamplingParams
+from tests.engine.conftest import decided_tensors
 from tests.reference.checkpoints import write_checkpoint
 from tests.reference.nemotron_h import Reference
 from tests.reference.tiny_configs import TINY_CONFIGS
@@ -58,21 +59,38 @@ def test_heads_of_other_layers(tmp_path, prompts, name):
             assert llm.draft(prompt, DEPTH) == reference.draft(prompt, DEPTH)
 
 
-@pytest.mark.slow
-def test_bfloat16_drafts_are_mostly_those_of_the_float32_reference(tiny_folder):
-    folder = tiny_folder(NAME)
+def same_drafts(folder) -> np.ndarray:
+    """Says which bfloat16 drafts equal the float32 reference's, [prompts, DEPTH].
+
+    Prompts whose next token is not the reference's are left out: their drafts follow another text.
+    """
     llm = LLM(str(folder), dtype="bfloat16", max_model_len=128)
     reference = Reference.from_folder(folder)
-    draws = np.random.default_rng(9)
-    same = []
-    for length in [*range(1, 100, 2)]:
+    draws, same = np.random.default_rng(9), []
+    for length in range(1, 100, 2):
         prompt = draws.integers(0, 512, length).tolist()
         token, drafts = llm.draft(prompt, DEPTH)
         want_token, want = reference.draft(prompt, DEPTH)
-        if token == want_token:  # else the drafts follow another token
-            same += [a == b for a, b in zip(drafts, want, strict=True)]
-    assert len(same) >= 45 * DEPTH
-    assert np.mean(same) >= 0.9
+        if token == want_token:
+            same.append(np.equal(drafts, want))
+    assert len(same) >= 45
+    return np.array(same)
+
+
+@pytest.mark.slow
+def test_bfloat16_drafts_are_the_references_where_the_choice_of_experts_is_clear(tmp_path):
+    write_checkpoint(tmp_path, TINY_CONFIGS[NAME], tensors=decided_tensors(NAME))
+    assert same_drafts(tmp_path).mean() >= 0.9  # 0.93 to 0.95 for three draws of prompts
+
+
+@pytest.mark.slow
+def test_bfloat16_drafts_of_undecided_routers(tiny_folder):
+    """Rows that choose another expert than in float32 differ much, as in `test_logits.py`; a draft
+    after one that differs differs too, so that 0.63 to 0.65 of all and 0.85 to 0.89 of the first
+    are the reference's."""
+    same = same_drafts(tiny_folder(NAME))
+    assert same[:, 0].mean() >= 0.8
+    assert same.mean() >= 0.55
 
 
 @pytest.mark.slow
