@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from coachwhip import ConfigError, EngineError, RequestError
+from coachwhip import ConfigError, EngineError, RequestError, SamplingParams
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
 from coachwhip.verify import make_prompts, outcomes, run, variants
@@ -202,7 +202,9 @@ def test_an_abort_while_a_step_runs_publishes_nothing_of_it(make, monkeypatch):
 
 
 @slow
-def test_a_step_that_fails_leaves_the_requests_as_they_were(make, monkeypatch):
+def test_a_step_that_fails_ends_its_requests_and_spoils_nothing(make, monkeypatch):
+    """A graph that failed may have written any state of its requests, so they end; what was kept
+    before stays right, and nothing leaks."""
     engine = make(mamba_block_size=5)
     prompts = make_prompts(512, 30, 5)
     want = generate(make(enable_prefix_caching=False, mamba_cache_mode="none"), prompts, NEW)
@@ -210,23 +212,27 @@ def test_a_step_that_fails_leaves_the_requests_as_they_were(make, monkeypatch):
     execute, count = type(engine.runner).execute, itertools.count()
 
     def failing(runner, plan):
-        if next(count) % 2:
+        if next(count) % 5 == 4:
             raise EngineError("the device is gone")
         return execute(runner, plan)
 
     monkeypatch.setattr(type(engine.runner), "execute", failing)
-    step, failures = engine.step, []
-
-    def stubborn():
+    outputs = [
+        engine.add_request(str(i), prompt, SamplingParams(max_tokens=NEW, ignore_eos=True))
+        for i, prompt in enumerate(prompts)
+    ]
+    failures = 0
+    while engine.has_unfinished:
         try:
-            return step()
-        except EngineError as error:
-            failures.append(error)
-            return []
-
-    monkeypatch.setattr(engine, "step", stubborn)
+            engine.step()
+        except EngineError:
+            failures += 1
+        check(engine)
+    assert failures and "error" in {o.outputs[0].finish_reason for o in outputs}
+    assert_nothing_is_owned(engine)
+    monkeypatch.undo()
     assert run(engine, prompts, NEW, after_step=check) == want
-    assert failures and engine.metrics().restored
+    assert engine.metrics().restored
 
 
 @slow
