@@ -32,8 +32,26 @@ def continuation(prompt: list[int], count: int) -> list[int]:
     return out
 
 
+def head_row(hidden: int, following: int) -> int:
+    """Returns what the draft head keeps for a position: it depends on the token after it."""
+    return fold([following, following + 1], hidden)
+
+
+def kept(request: Request, plan: StepPlan, sampled: list[int]) -> list[int]:
+    """Returns the sampled tokens a request keeps: up to the first that no draft foresaw."""
+    rows = next(s for s in plan.sequences if s.request_id == request.request_id)
+    drafts = rows.tokens[len(rows.tokens) - rows.num_outputs + 1 :]
+    count = next((i for i, d in enumerate(drafts) if d != sampled[i]), len(drafts)) + 1
+    return sampled[: min(count, request.max_tokens - len(request.output_token_ids))]
+
+
 def make_cache(
-    slots: int | None, pages: int | None, page_size: int, mode: str, block: int
+    slots: int | None,
+    pages: int | None,
+    page_size: int,
+    mode: str,
+    block: int,
+    head: bool = False,
 ) -> PrefixCache:
     return PrefixCache(
         None if slots is None else Pool("slots", slots),
@@ -41,6 +59,7 @@ def make_cache(
         page_size,
         mode,
         block,
+        head,
     )
 
 
@@ -48,7 +67,8 @@ class SimulatedModel:
     """Runs plans over pools of numbers; what is freed is overwritten with None.
 
     A slot holds the fold of the tokens of its state; row `r` of a page the fold of all tokens up to
-    and including the one it stands for.
+    and including the one it stands for. With a draft head a page has a second number for each row,
+    of its own and of the token after it.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -59,6 +79,10 @@ class SimulatedModel:
         self.pages: list[list[int | None]] = [
             [None] * self.page_size for _ in range(cache.pages.total if cache.pages else 0)
         ]
+        self.heads = [[None] * self.page_size for _ in self.pages]
+        """What the draft head keeps in each page."""
+        self.hidden: dict[Request, dict[int, int]] = {}
+        """Request -> position -> hidden state that the head has not run over."""
         self.checkpoints: dict[int, int] = {}
         """Slot -> what it must hold as long as it is a checkpoint."""
         if cache.slots is not None:
@@ -68,14 +92,15 @@ class SimulatedModel:
             cache.pages.on_free = self._free_page
         scheduler.on_restore = self._restored
 
-    def execute(self, plan: StepPlan, live: dict[str, Request]) -> dict[str, int]:
-        """Runs a step; returns the next token of each sequence that asked for it."""
+    def execute(self, plan: StepPlan, live: dict[str, Request]) -> dict[str, list[int]]:
+        """Runs a step; returns the tokens after the rows whose outputs each sequence asked for."""
         cache = self.scheduler.cache
         destinations = [d for _, d in plan.copies]
         assert len(set(destinations)) == len(destinations)
         assert not set(destinations) & {s for s, _ in plan.copies}
         for source, destination in plan.copies:
             self.pages[destination] = list(self.pages[source])
+            self.heads[destination] = list(self.heads[source])
         written = [w for s in plan.sequences for w in s.write_slots if w >= 0]
         assert len(written) == len(set(written)), "a slot is written twice"
         read_alone = {s.read_slot for s in plan.sequences if s.read_slot not in s.write_slots}
@@ -86,14 +111,18 @@ class SimulatedModel:
         touched: dict[int, str] = {}
         for s in plan.sequences:
             request = live.get(s.request_id)
-            state = self._run(s, before, touched)
+            states = self._run(s, before, touched)
             if request is not None:
                 known = request.prompt_token_ids + request.output_token_ids
-                assert list(s.tokens) == known[s.num_computed : s.num_computed + len(s.tokens)]
-                assert bool(s.num_outputs) == (s.num_computed + len(s.tokens) == len(known))
-                assert state == fold(known[: s.num_computed + len(s.tokens)])
+                rows = [*known, *request.drafts]
+                end = s.num_computed + len(s.tokens)
+                assert list(s.tokens) == rows[s.num_computed : end]
+                assert s.num_outputs == max(0, end - len(known) + 1)
+                assert states[-1] == fold(rows[:end])
+                carry = before[s.read_slot] if before else None
+                self._remember(request, s.num_computed, states, carry)
             if s.num_outputs:
-                tokens[s.request_id] = next_token(state)
+                tokens[s.request_id] = [next_token(state) for state in states[-s.num_outputs :]]
         for s in plan.sequences:
             for page in s.pages:
                 assert touched.get(page, s.request_id) == s.request_id, (
@@ -101,14 +130,62 @@ class SimulatedModel:
                 )
         return tokens
 
+    def run_head(self, lags=lambda request: False) -> None:
+        """Runs the draft head over the accepted rows of the step in flight.
+
+        Args:
+            lags: Says for a request whether its rows wait for a later call.
+        """
+        if not self.scheduler.cache.ahead:
+            return
+        for request in self.scheduler.running.values():
+            known = request.prompt_token_ids + request.output_token_ids
+            if not self.scheduler.is_in_flight(request) or lags(request):
+                continue
+            hidden = self.hidden[request]
+            for position in range(request.num_head_computed, request.num_computed):
+                assert hidden[position] == fold(known[: position + 1]), "a rejected row is kept"
+                page = request.pages[position // self.page_size]
+                self.heads[page][position % self.page_size] = head_row(
+                    hidden[position], known[position + 1]
+                )
+            request.num_head_computed = request.num_computed
+            self.hidden[request] = {}
+
     def check(self) -> None:
-        """Raises AssertionError unless every checkpoint still holds what it was published with."""
+        """Raises AssertionError unless checkpoints and the head's rows are what they stand for."""
         pool = self.scheduler.cache.slots
+        if self.scheduler.cache.ahead:
+            for request in self.scheduler.running.values():
+                self._check_head(request)
         for slot in range(len(self.slots)):
             if pool.is_cached(slot):
                 assert self.slots[slot] == self.checkpoints[slot], f"checkpoint {slot} changed"
 
-    def _run(self, s, before: list[int | None], touched: dict[int, str]) -> int:
+    def _check_head(self, request: Request) -> None:
+        known = request.prompt_token_ids + request.output_token_ids
+        pages = list(request.pages)
+        if request.page_copy is not None:  # planned, and not made yet
+            source, destination = request.page_copy
+            pages[pages.index(destination)] = source
+        for position in range(request.num_head_computed):
+            row = self.heads[pages[position // self.page_size]][position % self.page_size]
+            want = head_row(fold(known[: position + 1]), known[position + 1])
+            assert row == want, f"the head's row {position} is that of another sequence"
+
+    def _remember(self, request: Request, begin: int, states: list[int], carry) -> None:
+        """Keeps what the head needs of a step: its rows, and the carry of the slot it read."""
+        if not self.scheduler.cache.ahead:
+            return
+        hidden = self.hidden.setdefault(request, {})
+        if not begin:
+            hidden.clear()
+        if request.num_head_computed == begin - 1 and begin - 1 not in hidden:
+            assert self.slots
+            hidden[begin - 1] = carry
+        hidden |= {begin + row: state for row, state in enumerate(states)}
+
+    def _run(self, s, before: list[int | None], touched: dict[int, str]) -> list[int]:
         begin, size = s.num_computed, self.page_size
         if self.slots:
             state = before[s.read_slot] if s.read_slot >= 0 else 0
@@ -123,6 +200,7 @@ class SimulatedModel:
                 assert last == state, "pages and state belong to different prefixes"
             rows = [self.pages[s.pages[i // size]][i % size] for i in range(begin)]
             assert None not in rows, "a freed row is read"
+        states = []
         for row, token in enumerate(s.tokens):
             if self.pages and row == 0 and begin:
                 assert all(
@@ -132,13 +210,14 @@ class SimulatedModel:
                     )
                 ), "a row of another prefix is read"
             state = fold([token], state)
+            states.append(state)
             if s.write_slots[row] >= 0:
                 self.slots[s.write_slots[row]] = state
             if self.pages:
                 page = s.pages[(begin + row) // size]
                 self.pages[page][(begin + row) % size] = state
                 touched[page] = s.request_id
-        return state
+        return states
 
     def _tokens_of(self, request_id: str) -> list[int]:
         request = self.scheduler.running.get(request_id)
@@ -151,12 +230,17 @@ class SimulatedModel:
 
     def _restored(self, request: Request) -> None:
         known = request.prompt_token_ids + request.output_token_ids
+        self.hidden.pop(request, None)
         assert 0 < request.num_computed < len(known)
         if self.slots:
             assert self.slots[request.read_slot] == fold(known[: request.num_computed])
+        if self.scheduler.cache.ahead:
+            assert request.num_head_computed == request.num_computed - bool(self.slots)
+            self._check_head(request)
 
     def _free_slot(self, slot: int) -> None:
         self.slots[slot] = None
 
     def _free_page(self, page: int) -> None:
         self.pages[page] = [None] * self.page_size
+        self.heads[page] = [None] * self.page_size

@@ -13,9 +13,20 @@ def chain(tokens, kind="state", block=4, extra=()):
     return BlockChain(kind, block, extra, lambda a, b: tokens[a:b])
 
 
+def test_a_name_covers_the_tokens_ahead():
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    root = hashlib.sha256(b"page 4 1").digest()
+    first = hashlib.sha256(root + struct.pack("<5i", *tokens[:5])).digest()
+    ahead = BlockChain("page", 4, (), lambda begin, end: tokens[begin:end], ahead=1)
+    assert ahead.at(4) == first
+    assert ahead.at(8) == hashlib.sha256(first + struct.pack("<4i", *tokens[5:9])).digest()
+    with pytest.raises(ValueError, match="ends before token 13"):
+        ahead.at(12)
+
+
 def test_a_name_is_the_hash_of_parent_and_little_endian_tokens():
     tokens = [1, 2, 3, 70_000, 5, 6, 7, 8]
-    root = hashlib.sha256(b"state 4").digest()
+    root = hashlib.sha256(b"state 4 0").digest()
     first = hashlib.sha256(root + struct.pack("<4i", *tokens[:4])).digest()
     assert chain(tokens).at(4) == first
     assert chain(tokens).at(8) == hashlib.sha256(first + struct.pack("<4i", *tokens[4:])).digest()

@@ -16,13 +16,16 @@ from tests.cache.simulated_model import SimulatedModel, continuation, make_cache
 class Bench:
     """Runs requests over a large cache, one after another unless told otherwise."""
 
-    def __init__(self, mode="all", block=4, page_size=8, slots=400, pages=400, **options):
-        self.cache: PrefixCache = make_cache(slots, pages, page_size, mode, block)
+    def __init__(
+        self, mode="all", block=4, page_size=8, slots=400, pages=400, head=False, **options
+    ):
+        self.cache: PrefixCache = make_cache(slots, pages, page_size, mode, block, head)
         options = {"max_num_seqs": 4, "max_num_batched_tokens": 512, **options}
         self.scheduler = Scheduler(self.cache, **options)
         self.model = SimulatedModel(self.scheduler)
         self.live: dict[str, Request] = {}
         self.count = 0
+        self.head_waits: set[str] = set()
 
     def add(self, prompt, new=1, **options) -> Request:
         request = Request(str(self.count), list(prompt), new, **options)
@@ -37,7 +40,9 @@ class Bench:
         done = {
             i for i in tokens if len(self.live[i].output_token_ids) + 1 == self.live[i].max_tokens
         }
-        self.scheduler.commit(plan, {i: [t] for i, t in tokens.items()}, done)
+        self.scheduler.fold(plan, tokens)
+        self.model.run_head(lambda request: request.request_id in self.head_waits)
+        self.scheduler.settle(done)
         for request_id in done:
             del self.live[request_id]
         self.scheduler.check()
@@ -61,7 +66,9 @@ def tokens(count, seed=0):
 
 
 KINDS = pytest.mark.parametrize(
-    "kind", [{}, {"pages": None}, {"page_size": 5}, {"page_size": 16}], ids=str
+    "kind",
+    [{}, {"pages": None}, {"page_size": 5}, {"page_size": 16}, {"head": True, "page_size": 5}],
+    ids=str,
 )
 MODES = pytest.mark.parametrize("mode", ["align", "all"])
 
@@ -109,6 +116,33 @@ def test_the_next_turn_of_a_conversation_hits_the_generated_text(kind, mode):
         hit = (len(text) + 11 - 1) // 4 * 4
         assert hit > len(text)
         text = [*text, *request.output_token_ids, *tokens(5, seed=turn)]
+
+
+def test_a_full_page_is_found_by_those_who_go_on_as_it_was_made_for():
+    """The head's last row of a page depends on the token after it; `step` checks every row."""
+    for end in range(5, 16):
+        bench, trunk = Bench(head=True, page_size=5), tokens(end, seed=1)
+        for first in (0, 1, 2, 1, 0):
+            (request,) = bench.run([*trunk, first, *tokens(12, seed=first)], new=3)
+        assert request.num_cached_tokens == (end + 12) // 4 * 4
+
+
+def test_pages_wait_for_the_head():
+    bench, prompt = Bench(head=True, page_size=5), tokens(9)
+    request = bench.add(prompt, new=20)
+    while len(request.output_token_ids) < 15:
+        if request.output_token_ids:
+            bench.head_waits.add(request.request_id)
+        bench.step()
+    text = [*prompt, *request.output_token_ids]
+    later = bench.add(text)
+    while not later.output_token_ids:
+        bench.step()
+    # Nine positions have the head's rows, so the state after eight tokens can be restored.
+    assert later.num_cached_tokens == 8
+    bench.head_waits.clear()
+    bench.step()
+    assert bench.hit(text) == (len(text) - 1) // 4 * 4
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

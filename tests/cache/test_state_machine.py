@@ -4,6 +4,7 @@
 """
 
 import os
+import random
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from hypothesis.stateful import (
 
 from coachwhip.schedule.request import Request
 from coachwhip.schedule.scheduler import Scheduler
-from tests.cache.simulated_model import SimulatedModel, continuation, make_cache
+from tests.cache.simulated_model import VOCAB, SimulatedModel, continuation, kept, make_cache
 
 STEPS_PER_RUN = 50
 STEPS = int(os.environ.get("COACHWHIP_FUZZ_STEPS", 5000))
@@ -38,16 +39,34 @@ class CacheAndScheduler(RuleBasedStateMachine):
         seqs=st.integers(1, 4),
         budget=st.sampled_from([1, 2, 3, 7, 16, 40]),
         policy=st.sampled_from(["fcfs", "priority"]),
+        most_drafts=st.sampled_from([0, 0, 1, 2, 3, 5, 9]),
+        head=st.booleans(),
+        seed=st.integers(0, 99),
     )
-    def start(self, kind, mode, block, page_size, spare_slots, spare_pages, seqs, budget, policy):
+    def start(
+        self,
+        kind,
+        mode,
+        block,
+        page_size,
+        spare_slots,
+        spare_pages,
+        seqs,
+        budget,
+        policy,
+        most_drafts,
+        head,
+        seed,
+    ):
         slots = None if kind == "attention" else 1 + spare_slots
         pages = None if kind == "mamba" else -(-(LONGEST - 1) // page_size) + spare_pages
-        cache = make_cache(slots, pages, page_size, mode, block)
+        cache = make_cache(slots, pages, page_size, mode, block, head)
         self.scheduler = Scheduler(cache, seqs, budget, policy)
         self.model = SimulatedModel(self.scheduler)
         self.live: dict[str, Request] = {}
         self.count = 0
         self.budget, self.seqs = budget, seqs
+        self.most_drafts, self.draws = most_drafts, random.Random(seed)
         self.pinned = None
 
     @rule(
@@ -86,17 +105,13 @@ class CacheAndScheduler(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(list(self.live)))
         self.scheduler.remove(victim)
         old = self.live.pop(victim)
-        self.model.execute(plan, self.live)
+        tokens = self.model.execute(plan, self.live)
         again = Request(victim, list(old.prompt_token_ids), old.max_tokens)
         self.scheduler.add(again)
         self.live[victim] = again
-        self.scheduler.commit(plan, {}, set())
+        tokens.pop(victim, None)
+        self._accept(plan, tokens)
         assert again.num_computed == 0
-        # The others lost the tokens of this step, as their logits were not looked at: fail them.
-        for s in plan.sequences:
-            if s.num_outputs and s.request_id != victim:
-                self.scheduler.remove(s.request_id)
-                self.live.pop(s.request_id, None)
 
     @rule()
     def step_that_fails(self):
@@ -159,19 +174,39 @@ class CacheAndScheduler(RuleBasedStateMachine):
             self.scheduler.remove(request_id)
             del self.live[request_id]
             self.scheduler.check()
+        self._accept(plan, tokens)
+
+    def _accept(self, plan, tokens):
         accepted, finished = {}, set()
-        for request_id, token in tokens.items():
+        for request_id, sampled in tokens.items():
             request = self.live.get(request_id)
             if request is None:
                 continue
-            accepted[request_id] = [token]
-            if len(request.output_token_ids) + 1 == request.max_tokens:
+            accepted[request_id] = kept(request, plan, sampled)
+            # A stop inside the accepted run cuts it.
+            if self.draws.random() < 0.1:
+                accepted[request_id] = accepted[request_id][: self.draws.randint(1, 4)]
+            if len(request.output_token_ids) + len(accepted[request_id]) == request.max_tokens:
                 finished.add(request_id)
-        self.scheduler.commit(plan, accepted, finished)
+        self.scheduler.fold(plan, accepted)
+        # The head's rows of a request may wait, but not of one that ends.
+        self.model.run_head(lambda r: r.request_id not in finished and self.draws.random() < 0.3)
+        self.scheduler.settle(finished)
+        for request in self.scheduler.running.values():
+            if request.request_id in accepted:
+                self._draft(request)
         for request_id in finished:
             request = self.live.pop(request_id)
             want = continuation(request.prompt_token_ids, request.max_tokens)
             assert request.output_token_ids == want
+
+    def _draft(self, request):
+        """Proposes some right tokens, and then a wrong one."""
+        text = request.prompt_token_ids + request.output_token_ids
+        right = self.draws.randint(0, self.most_drafts)
+        drafts = continuation(text, right + 1)
+        drafts[right] = (drafts[right] + 1) % VOCAB
+        request.drafts = drafts[: self.draws.randint(0, self.most_drafts)]
 
 
 TestCacheAndScheduler = CacheAndScheduler.TestCase

@@ -29,7 +29,8 @@ class Hit:
         length: Tokens that need not be computed.
         slot: The checkpoint of `length` tokens; None without Mamba layers or without a hit.
         pages: The full pages below `length`, to be shared.
-        partial: The page with the rows between the last full page and `length`, to be copied.
+        partial: The page with the last rows below `length`, to be copied: those after the last full
+            page, or with a draft head always the page of the last row.
         branch: A grid point beyond the hit up to which the tokens are those of an earlier sequence,
             0 if there is none.
         miss: Why `length` is 0, one of `MISS_REASONS`; None on a hit.
@@ -51,16 +52,28 @@ class PrefixCache:
     two page ends has a key for that too, and so stays findable beside the checkpoint. Each pool
     evicts its own least recently used entries; neither pool ever evicts the other's.
 
+    A multi-token-prediction head keeps keys and values in the same pages, and its row at position
+    `i` depends on the token at `i + 1`. So with a head a full page's name covers one token beyond
+    the page, and a hit at a checkpoint copies the page of the last row below it, even a full one:
+    that row belongs to the continuation of another request and is computed anew from the carry.
+
     Args:
         slots: State slots; None for a model without Mamba layers.
         pages: Pages; None for a model without attention layers.
         page_size: Tokens per page.
         mode: `none`, `align` or `all`.
         block: `mamba_block_size`, the grid of checkpoints in tokens.
+        head: Whether pages hold rows of a multi-token-prediction head.
     """
 
     def __init__(
-        self, slots: Pool | None, pages: Pool | None, page_size: int, mode: str, block: int
+        self,
+        slots: Pool | None,
+        pages: Pool | None,
+        page_size: int,
+        mode: str,
+        block: int,
+        head: bool = False,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}, it must be one of {MODES}")
@@ -69,6 +82,8 @@ class PrefixCache:
         self.page_size = page_size
         self.mode = mode
         self.block = block
+        self.ahead = int(head and pages is not None)
+        """Tokens beyond a row on which what a page holds for it depends."""
         self.history = History()
         self.stats = CacheStats()
         if slots is not None:
@@ -89,7 +104,9 @@ class PrefixCache:
         """
         return Prefix(
             None if self.slots is None else BlockChain("state", self.block, extra, read),
-            None if self.pages is None else BlockChain("page", self.page_size, extra, read),
+            None
+            if self.pages is None
+            else BlockChain("page", self.page_size, extra, read, self.ahead),
         )
 
     def lookup(self, prefix: Prefix, num_tokens: int) -> Hit:
@@ -137,7 +154,10 @@ class PrefixCache:
         return True
 
     def publish_page(self, prefix: Prefix, index: int, page: int) -> None:
-        """Makes a sequence's full page `index` findable, unless an equal one is."""
+        """Makes a sequence's full page `index` findable, unless an equal one is.
+
+        With a head the token after the page must be known.
+        """
         self.pages.publish(page, prefix.pages.at((index + 1) * self.page_size))
 
     def publish_boundary(self, prefix: Prefix, length: int, pages: Sequence[int]) -> None:
@@ -151,8 +171,10 @@ class PrefixCache:
         key = prefix.states.at(length)
         if self.mode == "align":
             self.history.computed(key)
-        if self.pages is not None and length % self.page_size and self.slots.find(key) is not None:
-            self.pages.publish(pages[length // self.page_size], _partial(key))
+        last = (length - self.ahead) // self.page_size  # the page of the last row, if it is copied
+        copied = self.ahead or length % self.page_size
+        if self.pages is not None and copied and self.slots.find(key) is not None:
+            self.pages.publish(pages[last], _partial(key))
 
     def take_over(self, slot: int) -> None:
         """Turns a checkpoint into a live slot of its only owner, for want of another slot."""
@@ -186,7 +208,7 @@ class PrefixCache:
         found: list[int] = []
         if self.pages is None:
             return found
-        for end in range(self.page_size, num_tokens + 1, self.page_size):
+        for end in range(self.page_size, num_tokens + 1 - self.ahead, self.page_size):
             page = self.pages.find(prefix.pages.at(end))
             if page is None:
                 break
@@ -199,11 +221,11 @@ class PrefixCache:
         """Returns the hit on a checkpoint, or None if a page of it is missing."""
         if self.pages is None:
             return Hit(length, slot, branch=branch)
-        count, rest = divmod(length, self.page_size)
+        count, rest = divmod(length - self.ahead, self.page_size)
         if len(full) < count:
             return None
         partial = None
-        if rest:
+        if rest or self.ahead:
             partial = self.pages.find(_partial(key))
             if partial is None and len(full) > count:
                 partial = full[count]  # a full page of this very sequence has these rows as well

@@ -14,7 +14,9 @@ class Ownership:
 
     Pages for the longest possible text of each admitted request are reserved, a number only, so a
     running request always gets its next page; until then the cache keeps what it has in them. Slots
-    beyond a request's live one serve caching alone: where there is none, nothing is published.
+    beyond a request's live one are taken for a step: those for the states after drafts (where there
+    are none, fewer drafts are verified), and those for caching (where there are none, nothing is
+    published).
 
     Args:
         cache: The slots, the pages, and what is known of prefixes.
@@ -83,6 +85,10 @@ class Ownership:
             request.pages.append(hit.partial)
         request.num_computed = hit.length
         request.num_full_pages = len(hit.pages)
+        request.num_noted = hit.length
+        # The head's row below a checkpoint depends on the next token, so it is computed anew. Pages
+        # that were found without one are those of this very continuation.
+        request.num_head_computed = hit.length - (hit.slot is not None)
         request.branch = hit.branch
         request.publishes = True
         if request.num_cached_tokens is None:
@@ -95,6 +101,40 @@ class Ownership:
         if self.cache.pages is not None:
             while len(request.pages) * self.cache.page_size < end:
                 request.pages.append(self.cache.pages.take())
+
+    def take_candidate_slots(self, request: Request, count: int) -> int:
+        """Takes slots for the states after `count` drafts; returns for how many there were any."""
+        if self.cache.slots is None:
+            return count
+        while len(request.candidate_slots) < count:
+            slot = self.cache.slots.take()
+            if slot is None:
+                break
+            request.candidate_slots.append(slot)
+        return len(request.candidate_slots)
+
+    def keep_candidate(self, request: Request, before: int, kept: int) -> None:
+        """Makes the state after the last kept row the request's own, by renaming.
+
+        Slots of grid points that were passed become slots to publish; the others are released.
+
+        Args:
+            request: Its step ran; the live slot and `candidate_slots` hold the states after its
+                rows.
+            before: Tokens computed before the step.
+            kept: Rows whose inputs were accepted, from 1.
+        """
+        if not request.candidate_slots:
+            return
+        slots = [*request.live_slots, *request.candidate_slots]
+        request.candidate_slots = []
+        request.live_slots = [slots[kept - 1]]
+        request.read_slot = slots[kept - 1]
+        for row, slot in enumerate(slots):
+            if row < kept - 1 and (before + row + 1) % self.cache.block == 0:
+                request.boundary_slots[before + row + 1] = slot
+            elif row != kept - 1:
+                self.cache.slots.release(slot)
 
     def take_boundary_slots(self, request: Request, end: int) -> None:
         """Takes a slot for each grid point inside a chunk, as far as there are any.
@@ -127,22 +167,23 @@ class Ownership:
             request.reserved_pages -= 1
             self.reserved_pages -= 1
 
-    def publish(self, request: Request, beyond: int, leaves: bool) -> None:
+    def publish(self, request: Request, leaves: bool) -> None:
         """Publishes what is complete: full pages, and checkpoints by promotion of their slots.
 
         Args:
             request: Its tokens are accepted and its rows executed.
-            beyond: Only grid points beyond this many tokens are news.
             leaves: The request stops running, so its live slot needs no replacement.
         """
         cache, computed = self.cache, request.num_computed
         if not cache.enabled or not request.publishes:
             self.release_boundary_slots(request)
             return
+        filled = min(computed, request.num_head_computed) if cache.ahead else computed
         if cache.pages is not None:
-            for index in range(request.num_full_pages, computed // cache.page_size):
+            full = filled // cache.page_size
+            for index in range(request.num_full_pages, full):
                 cache.publish_page(request.prefix, index, request.pages[index])
-            request.num_full_pages = computed // cache.page_size
+            request.num_full_pages = max(full, request.num_full_pages)
         if cache.slots is None:
             return
         for boundary, slot in sorted(request.boundary_slots.items()):
@@ -150,19 +191,28 @@ class Ownership:
         self.release_boundary_slots(request)
         if computed and computed % cache.block == 0 and request.read_slot in request.live_slots:
             self._promote(request, leaves)
-        first = (beyond // cache.block + 1) * cache.block
-        for boundary in range(first, computed + 1, cache.block):
+        first = (request.num_noted // cache.block + 1) * cache.block
+        end = min(computed, filled + cache.ahead)
+        for boundary in range(first, end + 1, cache.block):
             cache.publish_boundary(request.prefix, boundary, request.pages)
+        request.num_noted = max(end, request.num_noted)
+
+    def release_step_slots(self, request: Request) -> None:
+        """Releases the slots that a step was to write beside the live one."""
+        for slot in request.candidate_slots:
+            self.cache.slots.release(slot)
+        request.candidate_slots = []
+        self.release_boundary_slots(request)
 
     def release_boundary_slots(self, request: Request) -> None:
-        """Releases the slots that a step was to write for grid points."""
+        """Releases the slots of grid points that a step was to write, or has written."""
         for slot in request.boundary_slots.values():
             self.cache.slots.release(slot)
         request.boundary_slots = {}
 
     def release(self, request: Request) -> None:
         """Releases everything; the last pages first, so that beginnings stay longest."""
-        self.release_boundary_slots(request)
+        self.release_step_slots(request)
         held = list(request.live_slots)
         if request.read_slot >= 0 and request.read_slot not in held:
             held.append(request.read_slot)
@@ -176,14 +226,17 @@ class Ownership:
         request.pages, request.page_copy = [], None
         self.reserved_pages -= request.reserved_pages
         request.reserved_pages = request.num_computed = request.num_full_pages = 0
+        request.num_noted = request.num_head_computed = 0
+        request.drafts = []
 
     def check(self, requests: Iterable[Request], in_flight: bool) -> None:
         """Raises AssertionError unless the requests own exactly what the pools say."""
         slots, pages, written = Counter(), Counter(), Counter()
         reserved = 0
         for r in requests:
-            assert in_flight or not r.boundary_slots, f"{r.request_id}: slots of no step"
-            own = (*r.live_slots, *r.boundary_slots.values())
+            step_slots = (*r.boundary_slots.values(), *r.candidate_slots)
+            assert in_flight or not step_slots, f"{r.request_id}: slots of no step"
+            own = (*r.live_slots, *step_slots)
             slots.update(own)
             if r.read_slot >= 0 and r.read_slot not in r.live_slots:
                 slots[r.read_slot] += 1
@@ -192,7 +245,9 @@ class Ownership:
                 pages[r.page_copy[0]] += 1
             reserved += r.reserved_pages
             if self.cache.pages is not None:
-                written.update(r.pages[r.num_computed // self.cache.page_size :])
+                ahead = self.cache.ahead
+                filled = min(r.num_computed, r.num_head_computed) if ahead else r.num_computed
+                written.update(r.pages[filled // self.cache.page_size :])
                 assert len(r.pages) + (r.page_copy is not None) <= r.reserved_pages
             if self.cache.slots is not None:
                 assert (r.read_slot >= 0) == (r.num_computed > 0), f"{r.request_id}: no state"

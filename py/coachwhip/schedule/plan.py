@@ -11,7 +11,8 @@ class PlannedSequence:
 
     `read_slot` holds the state of the first `num_computed` tokens (-1: the zero state). The state
     after row `i` goes to `write_slots[i]` (-1: nowhere). `num_outputs` is the number of last rows
-    whose logits are wanted: none for an unfinished prompt, else the last row.
+    whose logits are wanted: none for an unfinished prompt, else the last row, or with `k` drafts as
+    the last tokens `1 + k`.
     """
 
     request_id: str

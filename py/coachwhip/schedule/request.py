@@ -31,7 +31,12 @@ class Request:
     """Where the state of the first `num_computed` tokens is, -1 = zeros: the live slot, or a
     checkpoint that is held until the next step has been executed."""
     live_slots: list[int] = field(default_factory=list)
-    """Slots that only this request writes; the next state goes to the first."""
+    """The slot that only this request writes, to which the next state goes; none without Mamba
+    layers."""
+    drafts: list[int] = field(default_factory=list)
+    """Proposed tokens after the newest one, for the next step to verify."""
+    candidate_slots: list[int] = field(default_factory=list)
+    """Slots for the states after each draft that the step in flight verifies."""
     boundary_slots: dict[int, int] = field(default_factory=dict)
     """Grid point -> slot that the step in flight writes for it."""
     pages: list[int] = field(default_factory=list)
@@ -42,6 +47,10 @@ class Request:
     """Pages that this request may come to hold, counted against the pool."""
     num_full_pages: int = 0
     """Full pages that were offered to the cache."""
+    num_noted: int = 0
+    """Tokens below which the grid points were offered to the cache."""
+    num_head_computed: int = 0
+    """Positions for which the draft head's keys and values are in `pages`, with such a head."""
     prefix: Prefix | None = None
     publishes: bool = True
     """False once the cache was reset under the running request."""

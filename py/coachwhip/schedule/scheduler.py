@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..cache.prefix_cache import PrefixCache
-from ..errors import RequestError
+from ..errors import EngineError, RequestError
 from .chunks import chunk_end
 from .ownership import Ownership
 from .plan import PlannedSequence, StepPlan
@@ -18,11 +18,12 @@ class Scheduler:
 
     A request is admitted when a slot is to be had and the pool can hold the pages of its longest
     possible text beside those reserved for others, so a running request can always go on. Decode
-    rows come first in a step; prompts share what is left of the budget in the order of admission,
-    and a waiting request is admitted only when rows are left for it.
+    rows come first in a step, each with the request's drafts as far as rows and slots are left when
+    every other has its own; prompts share what is left of the budget in the order of admission, and
+    a waiting request is admitted only when rows are left for it.
 
-    `plan` and `commit` (or `drop`) take turns; requests may be added, removed and preempted in
-    between.
+    `plan` and `commit` (or `fold` and `settle`, or `drop`) take turns; requests may be added,
+    removed and preempted in between.
 
     Args:
         cache: The slots, the pages, and what is known of prefixes.
@@ -81,13 +82,16 @@ class Scheduler:
         chosen: list[tuple[Request, int]] = []
         budget = self.max_num_batched_tokens
         urgency = self.queue.urgency
+        others = sum(r.decodes for r in self.running.values())
         for request in sorted(self.running.values(), key=lambda r: (urgency(r), not r.decodes)):
             budget = self._admit(chosen, budget, before=urgency(request))
+            others -= request.decodes
             if budget:
-                budget = self._choose(chosen, request, budget)
+                budget = self._choose(chosen, request, budget, others)
         self._admit(chosen, budget)
         copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
         # Slots for grid points inside chunks come last: caching gets what running leaves.
+        chosen = [(r, self._with_candidates(r, end)) for r, end in chosen]
         plan = StepPlan(tuple(self._rows(r, end) for r, end in chosen), copies)
         if chosen:
             self._in_flight = {r.request_id: r for r, _ in chosen}
@@ -98,32 +102,64 @@ class Scheduler:
         return (self._in_flight or {}).get(request.request_id) is request
 
     def commit(self, plan: StepPlan, accepted: dict[str, list[int]], finished: set[str]) -> None:
-        """Folds an executed step into the requests: computed rows, new tokens, checkpoints, ends.
+        """Folds an executed step into the requests, publishes, and ends what is finished.
 
         Args:
             plan: The step that ran.
-            accepted: Tokens that each sampling request keeps.
+            accepted: Tokens that each sampling request keeps, at least one.
             finished: Requests of the step that are done; they release what they own.
         """
-        flight = self._land()
+        self.fold(plan, accepted)
+        self.settle(finished)
+
+    def fold(self, plan: StepPlan, accepted: dict[str, list[int]]) -> None:
+        """Folds an executed step into the requests: computed rows, new tokens, the kept state.
+
+        Raises:
+            ValueError: A sequence keeps no token although it sampled, or more than it sampled.
+        """
         for sequence in plan.sequences:
-            request = flight.get(sequence.request_id)
+            request = self._in_flight.get(sequence.request_id)
             if request is None:  # aborted while the step ran
                 continue
-            request.output_token_ids.extend(accepted.get(request.request_id, ()))
+            kept = accepted.get(request.request_id, ())
+            if not min(1, sequence.num_outputs) <= len(kept) <= sequence.num_outputs:
+                raise ValueError(
+                    f"request {request.request_id}: {len(kept)} tokens accepted of "
+                    f"{sequence.num_outputs} sampled"
+                )
+            request.output_token_ids.extend(kept)
+            request.drafts = []
             before = request.num_computed
-            request.num_computed += len(sequence.tokens)
-            leaves = request.request_id in finished
+            request.num_computed += len(sequence.tokens) - sequence.num_outputs + len(kept)
             self.ownership.release_sources(request)
-            self.ownership.publish(request, before, leaves)
+            self.ownership.keep_candidate(request, before, len(kept))
+
+    def settle(self, finished: set[str]) -> None:
+        """Publishes what the folded step computed, and releases what finished requests own.
+
+        Raises:
+            EngineError: An audit found a checkpoint that is not what it stands for; all requests
+                are settled nevertheless.
+        """
+        fault = None
+        for request in self._land().values():
+            leaves = request.request_id in finished
+            try:
+                self.ownership.publish(request, leaves)
+            except EngineError as error:
+                fault = fault or error
+                self.ownership.release_boundary_slots(request)
             if leaves:
                 del self.running[request.request_id]
                 self.ownership.release(request)
+        if fault is not None:
+            raise fault
 
     def drop(self) -> None:
         """Gives up a planned step that did not run; its requests stay as they were."""
         for request in self._land().values():
-            self.ownership.release_boundary_slots(request)
+            self.ownership.release_step_slots(request)
 
     def remove(self, request_id: str) -> None:
         """Takes a request out at any moment; unknown ids are fine.
@@ -151,8 +187,10 @@ class Scheduler:
         if request is None or self.is_in_flight(request):
             raise ValueError(f"request {request_id} does not run, or its step is in flight")
         del self.running[request_id]
-        # A grid point that was reached, but had no spare slot to be published with, has one now.
-        self.ownership.publish(request, max(0, request.num_computed - 1), leaves=True)
+        if request.page_copy is None:  # else nothing ran since its admission
+            # A grid point that was reached without a spare slot to be published with has one now.
+            request.num_noted = min(request.num_noted, max(0, request.num_computed - 1))
+            self.ownership.publish(request, leaves=True)
         self.ownership.release(request)
         self.num_preemptions += 1
         self.queue.add(request)
@@ -217,34 +255,62 @@ class Scheduler:
             budget = self._choose(chosen, request, budget)
         return budget
 
-    def _choose(self, chosen: list[tuple[Request, int]], request: Request, budget: int) -> int:
-        """Decides a request's rows and takes their pages; returns what is left of the budget."""
-        end = chunk_end(
-            "none" if self.cache.slots is None else self.cache.mode,
-            request.num_computed,
-            request.num_tokens,
-            budget,
-            self.cache.block,
-            request.branch,
-        )
+    def _choose(
+        self, chosen: list[tuple[Request, int]], request: Request, budget: int, others: int = 0
+    ) -> int:
+        """Decides a request's rows and takes their pages; returns what is left of the budget.
+
+        Args:
+            chosen: Gets the request and where its rows end.
+            request: A running request.
+            budget: Rows that are left, at least 1.
+            others: Rows of the budget that drafts must leave.
+        """
+        if request.decodes:
+            room = request.max_tokens - len(request.output_token_ids) - 1
+            end = request.num_tokens + min(
+                len(request.drafts), max(0, budget - 1 - others), max(0, room)
+            )
+        else:
+            end = chunk_end(
+                "none" if self.cache.slots is None else self.cache.mode,
+                request.num_computed,
+                request.num_tokens,
+                budget,
+                self.cache.block,
+                request.branch,
+            )
         self.ownership.take_pages(request, end)
         chosen.append((request, end))
         return budget - (end - request.num_computed)
 
+    def _with_candidates(self, request: Request, end: int) -> int:
+        """Takes slots for the states after a request's drafts; returns where its rows end."""
+        drafts = end - request.num_tokens
+        if drafts <= 0:
+            return end
+        return request.num_tokens + self.ownership.take_candidate_slots(request, drafts)
+
     def _rows(self, request: Request, end: int) -> PlannedSequence:
-        begin = request.num_computed
+        begin, known = request.num_computed, request.num_tokens
+        tokens = request.tokens(begin, min(end, known))
         writes = [-1] * (end - begin)
-        if request.live_slots:
-            writes[-1] = request.live_slots[0]
-        self.ownership.take_boundary_slots(request, end)
-        for boundary, slot in request.boundary_slots.items():
-            writes[boundary - begin - 1] = slot
+        if end > known:
+            tokens = [*tokens, *request.drafts[: end - known]]
+            if request.live_slots:
+                writes = [*request.live_slots, *request.candidate_slots]
+        else:
+            if request.live_slots:
+                writes[-1] = request.live_slots[0]
+            self.ownership.take_boundary_slots(request, end)
+            for boundary, slot in request.boundary_slots.items():
+                writes[boundary - begin - 1] = slot
         return PlannedSequence(
             request.request_id,
-            tuple(request.tokens(begin, end)),
+            tuple(tokens),
             begin,
             request.read_slot,
             tuple(writes),
             tuple(request.pages[: -(-end // self.cache.page_size)]),
-            num_outputs=int(end == request.num_tokens),
+            num_outputs=max(0, end - known + 1),
         )
