@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from coachwhip.engine import Engine
-from coachwhip.sampling_params import SamplingParams
+from coachwhip.sampling.params import SamplingParams
 
 GRID = 64
 

@@ -1,4 +1,4 @@
-"""The whole step graph: embedding, residual layers, final norm, LM head, greedy token.
+"""The whole step graph: embedding, residual layers, final norm, LM head, next tokens.
 
 One graph serves prefill chunks, decode rows and any mix of them, for every pattern of layers.
 """
@@ -16,7 +16,9 @@ from .mlp import mlp
 from .moe import moe
 from .norm import rms_norm
 from .ops import linear
+from .pool_rows import load_rows, store_rows
 from .registry import Registry
+from .sample import sample
 from .spec import LayerKind, LayerSpec, ModelSpec
 from .step import CacheSpec, StepInputs, bind_inputs, input_types
 from .weights import graph_weights
@@ -71,12 +73,39 @@ def embed(tokens: TensorValue, weights: Registry) -> TensorValue:
 
 
 def logits_and_tokens(
-    hidden: TensorValue, spec: ModelSpec, weights: Registry
+    hidden: TensorValue, spec: ModelSpec, weights: Registry, step: StepInputs
 ) -> tuple[TensorValue, TensorValue]:
-    """Applies the LM head: logits [rows, vocab] f32 and their argmax [rows, 1] i64."""
+    """Applies the LM head to the output rows: logits [outputs, vocab] f32, tokens [outputs, 1] i64."""
+    rows = ops.gather(hidden, step.output_rows, axis=0)
     head = weights["embeddings.weight" if spec.tie_embeddings else "lm_head.weight"]
-    logits = linear(hidden, head, DType.float32)
-    return logits, ops.argmax(logits, axis=-1)
+    logits = linear(rows, head, DType.float32)
+    tokens = sample(
+        logits,
+        step.sample_real,
+        step.sample_whole,
+        step.edit_start,
+        step.edit_token,
+        step.edit_count,
+        step.edit_bias,
+    )
+    return logits, tokens
+
+
+def with_carry(hidden: TensorValue, step: StepInputs) -> TensorValue:
+    """Puts the carry rows of the read slots before a step's hidden rows, and stores new ones.
+
+    Args:
+        hidden: [tokens, hidden], post-norm.
+        step: The ragged batch and the pools.
+
+    Returns:
+        [batch + tokens, hidden], or `hidden` itself where there is no carry pool.
+    """
+    if step.carry is None:
+        return hidden
+    carried = load_rows(step.carry, step.read_slot)  # before the same slots may be written
+    store_rows(step.carry, hidden, step.write_slot)
+    return ops.concat([carried, hidden], axis=0)
 
 
 def step_graph(
@@ -101,8 +130,10 @@ def step_graph(
         name: Name of the graph.
 
     Returns:
-        A graph with outputs: logits [outputs, vocab] f32 and greedy tokens [outputs, 1] i64 of the
-        rows in `output_rows`; post-norm hidden states [tokens, hidden] of all rows, of `dtype`.
+        A graph with outputs: logits [outputs, vocab] f32 and the tokens [outputs, 1] i64 after the
+        rows in `output_rows`. With a head one more: post-norm hidden states of `dtype`, first the
+        carry rows of the slots that were read [batch, hidden] (none without Mamba layers; zeros
+        where no slot is read), then those of all rows [tokens, hidden].
     """
     with Graph(
         name,
@@ -114,6 +145,8 @@ def step_graph(
         x = ops.cast(embed(step.tokens, weights), DType.float32 if spec.residual_fp32 else dtype)
         x = residual_layers(x, spec.layers, spec, dtype, weights.below("layers."), step)
         hidden = rms_norm(x, weights["norm_f.weight"], spec.norm_eps, dtype)
-        rows = ops.gather(hidden, step.output_rows, axis=0)
-        graph.output(*logits_and_tokens(rows, spec, weights), hidden)
+        outputs = [*logits_and_tokens(hidden, spec, weights, step)]
+        if cache.head:
+            outputs.append(with_carry(hidden, step))
+        graph.output(*outputs)
     return graph

@@ -5,7 +5,7 @@
 
 `m_i` through the LM head predicts `t_{i+2}`. `h_i` is the trunk's post-norm hidden state, or for a
 deeper draft the head's own `m` of the row before. Attention layers keep their keys and values in
-the pages, behind the trunk's.
+the pages, behind the trunk's. Drafts are chosen as the trunk's tokens are, with the same noise.
 
 See: DeepSeek-AI 2024, arXiv 2412.19437 (multi-token prediction); tests/reference/nemotron_h.py.
 """
@@ -36,20 +36,22 @@ def mtp_graph(
 ) -> Graph:
     """Builds the draft graph of a model with an MTP head.
 
-    Inputs are those of the step graph, `tokens` being the token after each row's position, then
-    `hidden` [tokens, hidden] of `dtype`: the hidden state of each row's position. Slots are unused.
+    Inputs are those of the step graph, `tokens` being the token after each row's position; then
+    `hidden` [rows, hidden] and `kept` [kept, hidden] of `dtype`, and `hidden_row` [tokens] i32: the
+    row of `hidden` followed by `kept` that holds the hidden state of each row's position. Slots are
+    unused.
 
     Args:
         spec: The model; `mtp_layers` must not be empty, nor hold Mamba2 layers.
         dtype: Model dtype, float32 or bfloat16.
-        cache: Types and page size of the caches.
+        cache: Types and page size of the caches, with `head`.
         device: Where everything but the scalars lives.
         kernels: The `mojo_kernels` folder.
         name: Name of the graph.
 
     Returns:
-        A graph with outputs: logits [outputs, vocab] f32 and greedy drafts [outputs, 1] i64 of the
-        rows in `output_rows`; the head's post-norm rows [tokens, hidden] of `dtype`.
+        A graph with outputs: the drafts [outputs, 1] i64 after the rows in `output_rows`; the head's
+        post-norm rows [tokens, hidden] of `dtype`.
 
     Raises:
         ValueError: The model has no MTP head, or one with Mamba2 layers.
@@ -58,20 +60,22 @@ def mtp_graph(
         kinds = "".join(layer.kind.value for layer in spec.mtp_layers)
         raise ValueError(f"mtp: the head's layers are {kinds!r}; a graph needs some of *, E and -")
     types = input_types(spec, dtype, cache, device)
-    types.append(TensorType(dtype, ["tokens", spec.hidden_size], device))
+    types += [TensorType(dtype, [rows, spec.hidden_size], device) for rows in ("rows", "kept")]
+    types.append(TensorType(DType.int32, ["tokens"], device))
     with Graph(name, input_types=types, custom_extensions=[kernels]) as graph:
-        *values, hidden = graph.inputs
+        *values, hidden, kept, hidden_row = graph.inputs
         step = bind_inputs(spec, dtype, cache, values)
         weights = Registry(graph_weights(spec, dtype) | mtp_weights(spec, dtype), device)
         layers = weights.below("mtp.layers.")
         eps, last = spec.norm_eps, len(spec.mtp_layers) - 1
         e = rms_norm(embed(step.tokens, weights), layers["0.enorm.weight"], eps, dtype)
-        g = rms_norm(hidden.tensor, layers["0.hnorm.weight"], eps, dtype)
+        rows = ops.concat([hidden.tensor, kept.tensor], axis=0)
+        h = ops.gather(rows, hidden_row.tensor, axis=0)
+        g = rms_norm(h, layers["0.hnorm.weight"], eps, dtype)
         x = linear(ops.concat([e, g], axis=1), layers["0.eh_proj.weight"])
         x = residual_layers(
             x, spec.mtp_layers, spec, dtype, layers, step, spec.count(LayerKind.ATTENTION)
         )
         m = rms_norm(x, layers[f"{last}.final_layernorm.weight"], eps, dtype)
-        rows = ops.gather(m, step.output_rows, axis=0)
-        graph.output(*logits_and_tokens(rows, spec, weights), m)
+        graph.output(logits_and_tokens(m, spec, weights, step)[1], m)
     return graph

@@ -24,12 +24,14 @@ class CacheSpec:
     """Types of the caches of a step graph.
 
     `ssm_dtype`: float32, float16 or bfloat16. `kv_dtype`: float32 or bfloat16. `page_size`: tokens
-    per page, a multiple of 8.
+    per page, a multiple of 8. `head`: the multi-token-prediction head runs, so pages hold its keys
+    and values, and each slot its carry row: the post-norm hidden state of the slot's last token.
     """
 
     ssm_dtype: DType
     kv_dtype: DType
     page_size: int
+    head: bool = False
 
 
 def slot_pools(spec: ModelSpec, dtype: DType, cache: CacheSpec) -> tuple[PoolSpec, ...]:
@@ -37,7 +39,8 @@ def slot_pools(spec: ModelSpec, dtype: DType, cache: CacheSpec) -> tuple[PoolSpe
 
     Returns:
         `conv` [layers, d_conv - 1, conv_dim] in the model dtype, then `ssm`
-        [layers, nheads, headdim * dstate]; empty for a model without Mamba layers.
+        [layers, nheads, headdim * dstate], then with a head `carry` [hidden] in the model dtype;
+        empty for a model without Mamba layers.
     """
     layers = spec.count(LayerKind.MAMBA2)
     if not layers:
@@ -46,6 +49,7 @@ def slot_pools(spec: ModelSpec, dtype: DType, cache: CacheSpec) -> tuple[PoolSpe
     return (
         PoolSpec("conv", (layers, m.d_conv - 1, m.conv_dim), dtype),
         PoolSpec("ssm", (layers, m.nheads, m.headdim * m.dstate), cache.ssm_dtype),
+        *((PoolSpec("carry", (spec.hidden_size,), dtype),) if cache.head else ()),
     )
 
 
@@ -54,9 +58,11 @@ def page_pools(spec: ModelSpec, cache: CacheSpec) -> tuple[PoolSpec, ...]:
 
     Returns:
         `pages` [layers, 2, num_kv_heads, page_size, head_dim], the trunk's layers first, then
-        those of the MTP head; empty without attention layers.
+        those of the MTP head if it runs; empty without attention layers.
     """
-    layers = spec.count(LayerKind.ATTENTION) + spec.count_mtp(LayerKind.ATTENTION)
+    layers = spec.count(LayerKind.ATTENTION)
+    if cache.head:
+        layers += spec.count_mtp(LayerKind.ATTENTION)
     if not layers:
         return ()
     a = spec.attention
@@ -76,9 +82,17 @@ class StepInputs:
         write_slot: [tokens] i32; slot for the state after each row, -1 = none.
         kv_length: [batch] i32; tokens of each sequence already in its pages.
         block_table: [batch, pages] i32; pages of each sequence, -1 past the end.
-        output_rows: [outputs] i32; rows whose logits and hidden states are wanted.
+        output_rows: [outputs] i32; rows whose logits are wanted.
+        sample_real: [outputs, 6] f32; how the token after each output row is chosen, see
+            `sample.sample`.
+        sample_whole: [outputs, 4] i32; the same, whole numbers.
+        edit_start: [outputs + 1] i32; first edit of each output row.
+        edit_token: [edits] i32; token whose logit is changed.
+        edit_count: [edits] i32; how often the token occurred.
+        edit_bias: [edits] f32; added to the logit.
         conv: Window pool, or None without Mamba layers.
         ssm: State pool, or None without Mamba layers.
+        carry: Carry pool, or None without Mamba layers or without a head.
         pages: K/V pool, or None without attention layers.
     """
 
@@ -89,26 +103,39 @@ class StepInputs:
     kv_length: TensorValue
     block_table: TensorValue
     output_rows: TensorValue
+    sample_real: TensorValue
+    sample_whole: TensorValue
+    edit_start: TensorValue
+    edit_token: TensorValue
+    edit_count: TensorValue
+    edit_bias: TensorValue
     conv: BufferValue | None = None
     ssm: BufferValue | None = None
+    carry: BufferValue | None = None
     pages: BufferValue | None = None
 
 
-PLAN_SHAPES: dict[str, list[str | int]] = {
-    "tokens": ["tokens"],
-    "seq_start": ["batch_plus_1"],
-    "read_slot": ["batch"],
-    "write_slot": ["tokens"],
-    "kv_length": ["batch"],
-    "block_table": ["batch", "table_width"],
-    "output_rows": ["outputs"],
+PLAN_TENSORS: dict[str, tuple[DType, list[str | int]]] = {
+    "tokens": (DType.int32, ["tokens"]),
+    "seq_start": (DType.int32, ["batch_plus_1"]),
+    "read_slot": (DType.int32, ["batch"]),
+    "write_slot": (DType.int32, ["tokens"]),
+    "kv_length": (DType.int32, ["batch"]),
+    "block_table": (DType.int32, ["batch", "table_width"]),
+    "output_rows": (DType.int32, ["outputs"]),
+    "sample_real": (DType.float32, ["outputs", 6]),
+    "sample_whole": (DType.int32, ["outputs", 4]),
+    "edit_start": (DType.int32, ["outputs_plus_1"]),
+    "edit_token": (DType.int32, ["edits"]),
+    "edit_count": (DType.int32, ["edits"]),
+    "edit_bias": (DType.float32, ["edits"]),
 }
-"""Plan tensors of a step in the order of the graph's inputs; all int32."""
+"""Plan tensors of a step, dtype and shape, in the order of the graph's inputs."""
 
 
 def input_types(spec: ModelSpec, dtype: DType, cache: CacheSpec, device: DeviceRef) -> list:
     """Returns the graph's input types: the plan tensors, then slot pools, then page pools."""
-    plan = [TensorType(DType.int32, shape, device) for shape in PLAN_SHAPES.values()]
+    plan = [TensorType(kind, shape, device) for kind, shape in PLAN_TENSORS.values()]
     slots = [
         BufferType(p.dtype, ["slots", *p.row_shape], device) for p in slot_pools(spec, dtype, cache)
     ]
@@ -119,7 +146,7 @@ def input_types(spec: ModelSpec, dtype: DType, cache: CacheSpec, device: DeviceR
 def bind_inputs(spec: ModelSpec, dtype: DType, cache: CacheSpec, values) -> StepInputs:
     """Names the current graph's inputs, which are in the order of `input_types`."""
     values = list(values)
-    plan = {name: values[i].tensor for i, name in enumerate(PLAN_SHAPES)}
+    plan = {name: values[i].tensor for i, name in enumerate(PLAN_TENSORS)}
     pools = (*slot_pools(spec, dtype, cache), *page_pools(spec, cache))
     buffers = {p.name: v.buffer for p, v in zip(pools, values[len(plan) :], strict=True)}
     assert {f.name for f in fields(StepInputs)} >= plan.keys() | buffers.keys()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .errors import CheckpointError, CoachwhipError, ConfigError, EngineError, RequestError
     from .llm import LLM
     from .outputs import CompletionOutput, RequestOutput
-    from .sampling_params import SamplingParams
+    from .sampling.params import SamplingParams
 
 _HOMES = {
     "LLM": "llm",

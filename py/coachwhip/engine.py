@@ -23,7 +23,7 @@ from .logprobs import top_logprobs
 from .metrics import Metrics, StepCounts, collect
 from .outputs import CompletionOutput, RequestOutput
 from .runner import Runner, StepOutput
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
 from .speculate.mtp import MtpHead, draft

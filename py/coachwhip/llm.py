@@ -13,7 +13,7 @@ from .engine import Engine
 from .errors import EngineError, RequestError
 from .metrics import Metrics
 from .outputs import RequestOutput
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from .chat_template import ChatTemplate, Message

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from .errors import EngineError
+from .reused import ReusedArrays
 from .schedule.plan import PlannedSequence, StepPlan
 
 
 class PlanTensors:
-    """Reused host buffers for the tensors of a step; see `coachwhip_graphs.step.PLAN_SHAPES`.
+    """Reused host buffers for the tensors of a step; see `coachwhip_graphs.step.PLAN_TENSORS`.
 
     Args:
         vocab: Size of the vocabulary.
@@ -26,7 +27,7 @@ class PlanTensors:
             "write_slot": (-1, slots),
             "page": (-1, pages),
         }
-        self._buffers: dict[str, np.ndarray] = {}
+        self._arrays = ReusedArrays()
 
     def lay_out(self, plan: StepPlan) -> list[np.ndarray]:
         """Returns the plan tensors in the graph's order; valid until the next call.
@@ -40,11 +41,12 @@ class PlanTensors:
             self._check_sequence(s)
         count, rows = len(sequences), plan.num_tokens
         width = max((len(s.pages) for s in sequences), default=0) or 1
-        tokens, write = self._buffer("token", rows), self._buffer("write_slot", rows)
-        starts, read = self._buffer("start", count + 1), self._buffer("read_slot", count)
-        computed = self._buffer("computed", count)
-        table = self._buffer("page", count * width).reshape(count, width)
-        outputs = self._buffer("output", sum(s.num_outputs for s in sequences))
+        array = self._arrays.of
+        tokens, write = array("token", rows), array("write_slot", rows)
+        starts, read = array("start", count + 1), array("read_slot", count)
+        computed = array("computed", count)
+        table = array("page", count * width).reshape(count, width)
+        outputs = array("output", sum(s.num_outputs for s in sequences))
         table.fill(-1)
         begin = given = 0
         for i, s in enumerate(sequences):
@@ -73,20 +75,14 @@ class PlanTensors:
         Raises:
             EngineError: The plan names a page that does not exist.
         """
-        source = self._buffer("source", len(plan.copies))
-        destination = self._buffer("destination", len(plan.copies))
+        source = self._arrays.of("source", len(plan.copies))
+        destination = self._arrays.of("destination", len(plan.copies))
         source[:], destination[:] = zip(*plan.copies, strict=True)
         for pages in (source, destination):
             if pages.min() < 0:
                 raise EngineError("the plan copies a page with a negative id")
             self._check("page", pages)
         return source, destination
-
-    def _buffer(self, name: str, size: int) -> np.ndarray:
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < size:
-            buffer = self._buffers[name] = np.empty(max(64, 2 * size), np.int32)
-        return buffer[:size]
 
     def _check(self, name: str, values: np.ndarray) -> None:
         low, high = self._limits[name]

@@ -1,10 +1,10 @@
-"""Runs planned steps: plan -> plan tensors -> one graph call -> tokens and logits."""
+"""Runs planned steps: plan and sampled rows -> tensors -> one graph call -> tokens and logits."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from .errors import EngineError
 from .locate import kernels_dir
 from .plan_tensors import PlanTensors
 from .pools import allocate_pool
+from .sampling.sampler import SampledRow
+from .sampling.tensors import SamplingTensors
 from .schedule.plan import StepPlan
 
 
@@ -33,17 +35,18 @@ from .schedule.plan import StepPlan
 class StepOutput:
     """What a step computed for the rows whose outputs the plan asked for, in its order.
 
-    `request_ids` [n] names each row's request, `tokens` [n] are the greedy tokens after the rows,
-    `logits` [n, vocab] float32; a row of logits that are not all finite has `finite` False, and no
-    meaning. `hidden` [rows, hidden] of the model dtype, on the device, are the post-norm hidden
-    states of all rows of the step. `tensors_s` are the seconds it took to lay the plan out.
+    `tokens` [n] are the tokens after the rows, `logits` [n, vocab] float32, as the model gives
+    them; a row of logits that are not all finite has `finite` False, and no meaning. With a draft
+    head, `hidden` [carried + rows, hidden] of the model dtype, on the device, are the post-norm
+    hidden states: first those of the slots that the `carried` sequences read, then those of all
+    rows of the step. `tensors_s` are the seconds it took to lay the plan out.
     """
 
-    request_ids: tuple[str, ...]
     tokens: np.ndarray
     logits: np.ndarray
     finite: np.ndarray
-    hidden: Buffer
+    hidden: Buffer | None = None
+    carried: int = 0
     tensors_s: float = 0.0
 
 
@@ -77,6 +80,7 @@ class Runner:
             DType[config.mamba_ssm_cache_dtype],
             DType[config.kv_cache_dtype],
             config.kv_cache_page_size,
+            config.runs_head,
         )
         warn = {} if on_warning is None else {"on_warning": on_warning}
         # The graph reads mapped weights in place: they must live as long as it does.
@@ -88,6 +92,7 @@ class Runner:
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages
         self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
+        self._sampling_tensors = SamplingTensors()
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
@@ -137,53 +142,66 @@ class Runner:
             on_progress,
         )
 
-    def execute(self, plan: StepPlan) -> StepOutput:
+    def execute(
+        self, plan: StepPlan, sampled: Sequence[SampledRow | None] | None = None
+    ) -> StepOutput:
         """Runs one step of the model.
+
+        Args:
+            plan: The rows.
+            sampled: How the token after each output row is chosen; None takes the most likely one,
+                for a row or for all.
 
         Raises:
             EngineError: The plan names a slot, page or token that does not exist (nothing ran), or
                 the graph failed (the state of the plan's requests is lost).
         """
-        return self.run(self._model, plan)
-
-    def run(self, model, plan: StepPlan, hidden: Buffer | None = None) -> StepOutput:
-        """Runs a graph that takes a step's plan tensors, and returns what the plan asked for.
-
-        Args:
-            model: The step graph or the draft graph.
-            plan: The rows.
-            hidden: The draft graph's hidden rows.
-
-        Raises:
-            EngineError: The plan names a slot, page or token that does not exist, or the graph
-                failed.
-        """
         begin = time.perf_counter()
-        tensors = self._plan_tensors.lay_out(plan)
-        owners = tuple(s.request_id for s in plan.sequences for _ in range(s.num_outputs))
-        inputs = [self._to_device(t) for t in tensors]
+        inputs = self.inputs(plan, sampled)
         tensors_s = time.perf_counter() - begin
-        extra = [] if hidden is None else [hidden]
-        pools = (*self.slot_pools, *self.page_pools)
-        try:
-            if plan.copies:
-                self._copy_pages(plan)
-            logits, tokens, rows = model.execute(*inputs, *pools, *extra)
-        except ValueError as error:  # what a raise in a kernel becomes
-            raise EngineError(f"the graph failed: {error}") from error
+        if plan.copies:
+            self._copy_pages(plan)
+        logits, tokens, *hidden = self.call(self._model, *inputs)
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
         finite = np.isfinite(logits.max(axis=-1))  # the maximum is NaN where any logit is
-        return StepOutput(owners, tokens[:, 0], logits, finite, rows, tensors_s)
+        carried = len(plan.sequences) if self.slot_pools else 0
+        return StepOutput(
+            tokens[:, 0], logits, finite, *hidden, carried=carried, tensors_s=tensors_s
+        )
+
+    def inputs(
+        self, plan: StepPlan, sampled: Sequence[SampledRow | None] | None = None
+    ) -> list[Buffer]:
+        """Returns a step's inputs in the graph's order; valid until the next call.
+
+        Raises:
+            EngineError: The plan names a slot, page or token that does not exist.
+        """
+        if sampled is None:
+            sampled = [None] * sum(s.num_outputs for s in plan.sequences)
+        tensors = [*self._plan_tensors.lay_out(plan), *self._sampling_tensors.lay_out(sampled)]
+        return [*map(self.to_device, tensors), *self.slot_pools, *self.page_pools]
+
+    def call(self, model, *inputs: Buffer) -> list[Buffer]:
+        """Runs a graph.
+
+        Raises:
+            EngineError: It failed.
+        """
+        try:
+            return model.execute(*inputs)
+        except ValueError as error:  # what a raise in a kernel becomes
+            raise EngineError(f"the graph failed: {error}") from error
 
     def _copy_pages(self, plan: StepPlan) -> None:
         """Copies the plan's pages, with all their layers."""
-        indices = [self._to_device(t) for t in self._plan_tensors.copies(plan)]
+        indices = [self.to_device(t) for t in self._plan_tensors.copies(plan)]
         for pool in self.page_pools:
             rows = pool.view(pool.dtype, (pool.shape[0], math.prod(pool.shape[1:])))
-            self._page_copy.execute(rows, *indices)
+            self.call(self._page_copy, rows, *indices)
 
-    def _to_device(self, values: np.ndarray) -> Buffer:
-        """Moves one of the reused host buffers; on a CPU it is used in place."""
+    def to_device(self, values: np.ndarray) -> Buffer:
+        """Moves one of the reused host arrays; on a CPU it is used in place."""
         if self._device.is_host:
             return Buffer.from_numpy(values)
         # A transfer may still be under way when the next step writes the host buffer again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 
 
 class StopChecker:

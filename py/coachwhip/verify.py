@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .engine import Engine
-from .sampling_params import SamplingParams
+from .sampling.params import SamplingParams
 
 MODES = ("none", "align", "all")
 BUDGETS = (1, 3, 7, 16, 64, 512)

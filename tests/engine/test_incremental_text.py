@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coachwhip.locate import small_model_dir
-from coachwhip.sampling_params import SamplingParams
+from coachwhip.sampling.params import SamplingParams
 from coachwhip.stopping import StopChecker
 from coachwhip.tokenizer import IncrementalText, Tokenizer
 

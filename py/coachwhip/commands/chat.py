@@ -40,7 +40,7 @@ def chat(
     """
     if model and model_flag:
         raise click.UsageError("give the model once: as the argument or with --model")
-    from ..sampling_params import SamplingParams
+    from ..sampling.params import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens)
     # MAX takes a second to import: bad arguments above are answered without it.

@@ -56,7 +56,7 @@ def generate(
     model, prompt = _model_and_prompt(words, model_flag, bool(prompt_ids))
     prompts: list = [] if prompt is None else [prompt]
     prompts += [{"prompt_token_ids": _ids(text)} for text in prompt_ids]
-    from ..sampling_params import SamplingParams
+    from ..sampling.params import SamplingParams
 
     params = SamplingParams(
         max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, logprobs=logprobs

@@ -1,0 +1,1 @@
+"""How the next token is chosen: a request's parameters, and what the sampling op takes of them."""
