@@ -1,8 +1,7 @@
 """One typed wrapper per custom op: builds it into the current graph after checking its operands.
 
-Ranks and dtypes of custom ops are otherwise checked only when a graph is loaded, with a message
-from generated code; here they are a `ValueError` that names the tensor. Ops are found in the
-`mojo_kernels` folder that the graph was given as a custom extension.
+Ops are found in the `mojo_kernels` folder that the graph was given as a custom extension. The
+wrappers of sampling and of pool rows have files of their own.
 """
 
 from __future__ import annotations
@@ -20,30 +19,10 @@ from .limits import (
     HEAD_VALUES_LIMIT,
     HEADDIM_LIMIT,
 )
-
-FLOATS = (DType.float32, DType.bfloat16)
-STATES = (DType.float32, DType.float16, DType.bfloat16)
-
-
-def _check(op: str, name: str, value, rank: int, dtypes) -> None:
-    dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    if value.rank != rank:
-        raise ValueError(f"{op}: {name} has rank {value.rank} ({value.shape}), expected {rank}")
-    if value.dtype not in dtypes:
-        allowed = " or ".join(d.name for d in dtypes)
-        raise ValueError(f"{op}: {name} is {value.dtype.name}, expected {allowed}")
-
-
-def _check_same_dtype(op: str, **values) -> None:
-    (first, one), *others = values.items()
-    for name, value in others:
-        if value.dtype != one.dtype:
-            raise ValueError(f"{op}: {name} is {value.dtype.name}, but {first} is {one.dtype.name}")
-
-
-def _scalar(value: float, dtype: DType) -> TensorValue:
-    """Scalars of an op are read on the host, whatever device it runs on."""
-    return ops.constant(value, dtype, DeviceRef.CPU())
+from .operands import FLOATS, STATES
+from .operands import check as _check
+from .operands import check_same_dtype as _check_same_dtype
+from .operands import scalar as _scalar
 
 
 def conv1d(

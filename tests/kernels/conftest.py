@@ -11,9 +11,12 @@ from tests.kernels.op_graphs import (
     COPY,
     EXPERTS,
     LINEAR,
+    LOAD,
     NORM,
     ROUTE,
+    SAMPLE,
     SCAN,
+    STORE,
     compiled,
 )
 
@@ -23,4 +26,5 @@ def models() -> dict[str, Model]:
     """The compiled graphs, by the names of their configurations."""
     session = InferenceSession(devices=[CPU()])
     configs = [*CONV, *SCAN, *NORM, *LINEAR, *ATTENTION, *ROUTE, *EXPERTS, *COPY]
+    configs += [*LOAD, *STORE, SAMPLE]
     return compiled(session, kernels_dir(), configs)

@@ -24,6 +24,8 @@ from max.graph import (
 )
 
 from coachwhip_graphs import ops
+from coachwhip_graphs.pool_rows import load_rows, store_rows
+from coachwhip_graphs.sample import sample
 
 F32, F16, BF16, I32 = DType.float32, DType.float16, DType.bfloat16, DType.int32
 
@@ -291,6 +293,68 @@ class CopyConfig:
         ops.copy_rows(inputs[0].buffer, *(v.tensor for v in inputs[1:]))
 
 
+@dataclass(frozen=True)
+class LoadConfig:
+    """A graph of `load_rows` for a pool of any size."""
+
+    pool: DType
+
+    @property
+    def name(self) -> str:
+        return f"load_rows-{self.pool.name}"
+
+    def types(self, device: DeviceRef) -> list[Type]:
+        return [
+            BufferType(self.pool, ["rows", "width"], device),
+            TensorType(I32, ["loads"], device),
+        ]
+
+    def build(self, inputs: Sequence[Value]) -> TensorValue:
+        return load_rows(inputs[0].buffer, inputs[1].tensor)
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """A graph of `store_rows` for a pool of any size."""
+
+    pool: DType
+
+    @property
+    def name(self) -> str:
+        return f"store_rows-{self.pool.name}"
+
+    def types(self, device: DeviceRef) -> list[Type]:
+        return [
+            BufferType(self.pool, ["rows", "width"], device),
+            TensorType(self.pool, ["stores", "values"], device),
+            TensorType(I32, ["indices"], device),
+        ]
+
+    def build(self, inputs: Sequence[Value]) -> None:
+        store_rows(inputs[0].buffer, *(v.tensor for v in inputs[1:]))
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """A graph of `sample` for a vocabulary of any size."""
+
+    name: str = "sample"
+
+    def types(self, device: DeviceRef) -> list[Type]:
+        return [
+            TensorType(F32, ["rows", "vocab"], device),
+            TensorType(F32, ["real_rows", 6], device),
+            TensorType(I32, ["whole_rows", 4], device),
+            TensorType(I32, ["starts"], device),
+            TensorType(I32, ["edits"], device),
+            TensorType(I32, ["counts"], device),
+            TensorType(F32, ["biases"], device),
+        ]
+
+    def build(self, inputs: Sequence[Value]) -> TensorValue:
+        return sample(*(v.tensor for v in inputs))
+
+
 Config = (
     ConvConfig
     | ScanConfig
@@ -300,6 +364,9 @@ Config = (
     | RouteConfig
     | ExpertsConfig
     | CopyConfig
+    | LoadConfig
+    | StoreConfig
+    | SampleConfig
 )
 
 
@@ -363,6 +430,12 @@ EXPERTS = [
 ]
 
 COPY = [CopyConfig(F32), CopyConfig(F16), CopyConfig(BF16)]
+
+LOAD = [LoadConfig(F32), LoadConfig(F16), LoadConfig(BF16)]
+
+STORE = [StoreConfig(F32), StoreConfig(F16), StoreConfig(BF16)]
+
+SAMPLE = SampleConfig()
 
 
 def compiled(
