@@ -16,7 +16,8 @@ BENCH_STAMP := $(VENV)/.installed-bench
 export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
-BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-copy
+BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-copy \
+              bench-engine
 
 .PHONY: run generate test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:
@@ -59,6 +60,9 @@ bench-copy: $(BENCH_STAMP)
 
 bench-kernels: $(BENCH_STAMP)
 	$(BIN)/python -m bench.kernels all $(ARGS)
+
+bench-engine: $(BENCH_STAMP)
+	$(BIN)/python -m bench.engine $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

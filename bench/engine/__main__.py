@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from bench.packages import require
+
 
 @click.command()
 @click.argument("cases", nargs=-1)
@@ -24,6 +26,8 @@ def main(
     cases: tuple[str, ...], models: tuple[str, ...], json_file: Path | None, quick: bool
 ) -> None:
     """Measure CASES (prefix, conversation, batch, host; all when none is named)."""
+    if not models and not quick:
+        require("torch", "safetensors")
     from rich.console import Console
     from rich.table import Table
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
+
+from bench.packages import require
 
 KERNELS = ("conv1d", "ssm_scan", "gated_rms_norm", "attention", "linear", "moe", "copy_slots")
 
@@ -27,11 +27,7 @@ def run_benchmarks(
     Raises:
         click.ClickException: A package that is needed is not installed.
     """
-    for package, needed in (("torch", True), ("matplotlib", picture)):
-        if needed and not find_spec(package):
-            raise click.ClickException(
-                f"{package} is not installed; install it with: pip install 'coachwhip[bench]'"
-            )
+    require("torch", *(["matplotlib"] if picture else []))
     # torch's idle threads spin for milliseconds, on the cores that the next program needs. A tenth
     # of a millisecond is enough for those that torch itself runs one after another.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -68,14 +64,7 @@ def _command(name: str, kernels: tuple[str, ...], text: str) -> click.Command:
     return command
 
 
-class _Benchmarks(click.Group):
-    """A group that `coachwhip bench kernels` calls, and is named after it there."""
-
-    def main(self, args: Any = None, prog_name: str | None = None, **extra: Any) -> Any:
-        return super().main(args, prog_name or "coachwhip bench kernels", **extra)
-
-
-@click.group(cls=_Benchmarks)
+@click.group()
 def main() -> None:
     """Measures kernels beside what the machine can do and what others do."""
 

@@ -5,12 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import torch
-from click.testing import CliRunner
 from rich.console import Console
 
-from bench.kernels.__main__ import main
 from bench.kernels.case import Case, Work
 from bench.kernels.demands import demands
 from bench.kernels.machine import machine as machine_facts
@@ -20,6 +19,7 @@ from bench.kernels.result import Result
 from bench.kernels.roofline import Ceilings, ProbeSizes
 from bench.kernels.runner import QUICK, difference, measured
 from bench.kernels.timing import Timing, calls_per_round, interleave, rounds_within
+from bench.packages import require
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -188,10 +188,10 @@ def test_tables_show_times_and_demands() -> None:
     assert "missed" not in text
 
 
-def test_usage_names_the_command_that_was_called() -> None:
-    done = CliRunner().invoke(main, ["conv1d", "--help"], prog_name=None)
-    assert done.exit_code == 0
-    assert done.output.startswith("Usage: coachwhip bench kernels conv1d")
+def test_a_package_that_is_not_installed_is_named_with_the_extra_that_brings_it() -> None:
+    require("torch")
+    with pytest.raises(click.ClickException, match=r"no_such_package is not.*coachwhip\[bench\]"):
+        require("torch", "no_such_package")
 
 
 @pytest.mark.slow

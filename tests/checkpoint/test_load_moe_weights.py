@@ -168,7 +168,7 @@ def test_missing_extra_and_misshapen_experts_are_named(tmp_path):
     tensors[UP.format(10)] = torch.ones(72, 128)
     tensors[UP.format(5)] = torch.ones(128, 72)
     assert [line.strip() for line in refused(tmp_path, MOE, tensors)[1:]] == [
-        "missing: layers.1.mixer.experts.4.up_proj.weight [72, 128]",
+        "missing: backbone.layers.1.mixer.experts.4.up_proj.weight [72, 128]",
         "extra: backbone.layers.1.mixer.experts.10.up_proj.weight [72, 128]",
         "wrong shape: backbone.layers.1.mixer.experts.5.up_proj.weight is [128, 72],"
         " but must be [72, 128]",

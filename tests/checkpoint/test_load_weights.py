@@ -159,7 +159,7 @@ def test_all_that_is_wrong_with_the_tensors_is_one_error(tmp_path):
     assert str(caught.value).splitlines() == [
         f"{tmp_path}: tensors 2 missing, 2 extra, 2 of wrong shape, 1 of wrong dtype,"
         " 1 stored twice; config.json and weights do not describe the same model",
-        "  missing: layers.0.mixer.D [12]",
+        "  missing: backbone.layers.0.mixer.D [12]",
         "  missing: lm_head.weight [512, 128]",
         "  extra: backbone.layers.7.norm.weight [128]",
         "  extra: vision.weight [2, 2]",
@@ -192,10 +192,24 @@ def test_one_wrong_tensor_is_one_line(tmp_path):
     del tensors["backbone.norm_f.weight"]
     write_checkpoint(tmp_path, DENSE, tensors=tensors)
     with pytest.raises(
-        CheckpointError, match=r"missing: norm_f\.weight \[128\]; config\.json"
+        CheckpointError, match=r": missing: backbone\.norm_f\.weight \[128\]; config\.json"
     ) as e:
         load(tmp_path)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "language_model.backbone."])
+def test_missing_tensors_are_called_as_in_the_files(tmp_path, prefix: str):
+    tensors = random_tensors(DENSE)
+    del tensors["backbone.layers.2.mixer.A_log"], tensors["lm_head.weight"]
+    write_checkpoint(tmp_path, DENSE, tensors=tensors, prefix=prefix)
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path)
+    head = "language_model." if prefix.startswith("language_model.") else ""
+    assert str(caught.value).splitlines()[1:] == [
+        f"  missing: {prefix}layers.2.mixer.A_log [12]",
+        f"  missing: {head}lm_head.weight [512, 128]",
+    ]
 
 
 def test_a_bias_that_the_config_denies_is_extra_and_one_it_promises_is_missing(tmp_path):

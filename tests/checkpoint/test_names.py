@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coachwhip.checkpoint.names import canonical_name, canonical_names
+from coachwhip.checkpoint.names import canonical_name, canonical_names, stored_name
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,27 @@ def test_two_spellings_of_one_tensor_are_noted():
     stack = "layers.1.mixer.experts.up_proj"
     names = canonical_names([f"model.{stack}", f"model.{stack}.weight"])
     assert names.repeated == [(stack, f"model.{stack}", f"model.{stack}.weight")]
+
+
+@pytest.mark.parametrize(
+    "prefix, stored",
+    [
+        ("backbone.", ("backbone.norm_f.weight", "lm_head.weight", "mtp.layers.0.enorm.weight")),
+        ("model.", ("model.norm_f.weight", "lm_head.weight", "mtp.layers.0.enorm.weight")),
+        ("language_model.backbone.", ("language_model.backbone.norm_f.weight",
+         "language_model.lm_head.weight", "language_model.mtp.layers.0.enorm.weight")),
+        ("", ("norm_f.weight", "lm_head.weight", "mtp.layers.0.enorm.weight")),
+    ],
+)  # fmt: skip
+def test_a_name_is_spelled_as_the_files_spell_the_others(prefix: str, stored: tuple[str, ...]):
+    canonical = ("norm_f.weight", "lm_head.weight", "mtp.layers.0.enorm.weight")
+    others = [f"{prefix}layers.{i}.norm.weight" for i in range(2)]
+    towers = [f"vision_model.blocks.{i}.weight" for i in range(9)]
+    found = canonical_names([*others, *towers, "mtp.layers.0.hnorm.weight"]).prefix()
+    assert found == prefix
+    assert tuple(stored_name(name, found) for name in canonical) == stored
+    assert tuple(map(canonical_name, stored)) == canonical
+
+
+def test_where_no_layer_is_stored_names_are_the_published_ones():
+    assert canonical_names(["lm_head.weight", "vision_model.x"]).prefix() == "backbone."

@@ -153,7 +153,7 @@ def broken(tiny, folder, what):
         ("truncated", ["model.safetensors"]),
         ("truncated header", ["model.safetensors"]),
         ("wrong shape", ["backbone.layers.0.mixer.D", "12", "11"]),
-        ("missing and extra", ["missing: layers.0.mixer.D", "backbone.layers.0.mixer.E"]),
+        ("missing and extra", ["missing: backbone.layers.0.mixer.D", "backbone.layers.0.mixer.E"]),
         ("no weights", ["safetensors"]),
     ],
 )

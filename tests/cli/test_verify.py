@@ -28,6 +28,9 @@ def test_every_way_of_running_is_equal_and_said_so(tiny):
     for mode, start, _, count, equal, cached in rows:
         assert count == equal == "6"
         assert (int(cached) > 0) == (mode != "none"), (mode, start)
+    assert done.stdout.splitlines()[-1] == f"{tiny} in float32: all 108 runs are equal"
+    title = done.stdout.partition("┏")[0]
+    assert tiny in "".join(title.split()) and "grid of 8" in " ".join(title.split())
 
 
 @pytest.mark.slow
@@ -46,3 +49,5 @@ def test_a_difference_is_named_and_exits_with_1(tiny, monkeypatch):
     assert done.exit_code == 1
     assert "prompt 3, new token 1: 5, not 6" in done.output
     assert "mode='none'" in done.output
+    assert done.stderr.splitlines()[-1] == f"{tiny} in float32: 1 of 108 runs are not equal"
+    assert "are equal" not in done.output

@@ -1,6 +1,10 @@
-"""Tokens and log probabilities to the last bit, whatever is cached, cut, mixed or preempted."""
+"""Tokens and log probabilities to the last bit, whatever is cached, cut, mixed or preempted.
+
+`COACHWHIP_FULL_MATRIX=1` runs every kind of model over every budget and batch.
+"""
 
 import itertools
+import os
 
 import pytest
 
@@ -20,6 +24,10 @@ from tests.engine.caching import (
 )
 
 NAMES = ["nemotron_dense", "mamba2_g4"]
+FULL_MATRIX = bool(int(os.environ.get("COACHWHIP_FULL_MATRIX", 0)))
+MATRIX_NAMES = NAMES
+if FULL_MATRIX:
+    MATRIX_NAMES = [*NAMES, "nemotron_moe", "nemotron_latent_mtp", "mamba2_g1_tied"]
 LONGEST = 64
 NEW = 9
 
@@ -58,12 +66,12 @@ def make(engines):
 
 
 @slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MATRIX_NAMES)
 def test_no_bit_depends_on_mode_budget_batch_preemption_or_cache(engines, name):
     base = engines(name)
     prompts = make_prompts(512, 30, GRID)
     chosen = variants()
-    if name != "nemotron_dense":
+    if name != "nemotron_dense" and not FULL_MATRIX:
         chosen = variants(budgets=(1, 7, 64), batches=(1, 8))
     cached = 0
     for outcome in outcomes(base, prompts, NEW, chosen, prepare=Poison(base), after_step=check):

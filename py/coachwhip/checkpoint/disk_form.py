@@ -9,11 +9,12 @@ from max.dtype import DType
 from coachwhip_graphs.spec import ModelSpec
 from coachwhip_graphs.weights import WeightSpec, graph_weights, mtp_weights
 
+from .names import stored_name
+
 CONV_BIAS = ".mixer.conv1d.bias"
 """End of the names of the weights that a model with `use_conv_bias: false` does not store."""
 
 _EXPERTS = re.compile(r"\.mixer\.experts\.(up|down)_proj$")
-_OUTSIDE_BACKBONE = ("lm_head.", "mtp.")
 
 
 def disk_form(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
@@ -67,7 +68,6 @@ def disk_tensors(
     for name, weight in wanted_weights(spec, DType.bfloat16, mtp).items():
         if name.endswith(CONV_BIAS) and not conv_bias:
             continue
-        for stored, shape in disk_form(name, weight.shape):
-            backbone = "" if stored.startswith(_OUTSIDE_BACKBONE) else "backbone."
-            found[backbone + stored] = shape
+        for canonical, shape in disk_form(name, weight.shape):
+            found[stored_name(canonical)] = shape
     return found

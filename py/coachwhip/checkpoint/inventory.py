@@ -11,7 +11,7 @@ from coachwhip_graphs.weights import WeightSpec
 from ..errors import CheckpointError, capped
 from .convert import STORED
 from .disk_form import disk_form, is_expert_stack
-from .names import CanonicalNames, canonical_names
+from .names import CanonicalNames, canonical_names, stored_name
 from .safetensors_header import StoredTensor
 
 
@@ -45,7 +45,7 @@ def take_inventory(
     """
     names = canonical_names(tensors)
     unused = dict(names.stored)
-    search = _Search(tensors, unused)
+    search = _Search(tensors, unused, names.prefix())
     sources = {name: search.parts(name, weight) for name, weight in wanted.items()}
     tied_lm_head = None
     if "lm_head.weight" not in wanted and "lm_head.weight" in unused:
@@ -68,8 +68,8 @@ def take_inventory(
 class _Search:
     """Takes tensors out of those that are not used yet, and lists what is wrong with them."""
 
-    def __init__(self, tensors: dict[str, StoredTensor], unused: dict[str, str]):
-        self._tensors, self._unused = tensors, unused
+    def __init__(self, tensors: dict[str, StoredTensor], unused: dict[str, str], prefix: str):
+        self._tensors, self._unused, self._prefix = tensors, unused, prefix
         self.missing: list[str] = []
         self.misshapen: list[str] = []
         self.no_dtype: list[str] = []
@@ -84,7 +84,8 @@ class _Search:
     def _take(self, canonical: str, shape: tuple[int, ...]) -> StoredTensor | None:
         stored = self._unused.pop(canonical, None)
         if stored is None:
-            self.missing.append(f"missing: {canonical} {list(shape)}")
+            name = stored_name(canonical, self._prefix)
+            self.missing.append(f"missing: {name} {list(shape)}")
             return None
         tensor = self._tensors[stored]
         if tensor.shape != shape:

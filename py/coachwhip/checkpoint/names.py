@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_PREFIXES = ("language_model.backbone.", "language_model.model.", "backbone.", "model.")
+PUBLISHED_PREFIX = "backbone."
+"""In front of the names of all published tensors but those of the heads."""
+
+_PREFIXES = ("language_model.backbone.", "language_model.model.", PUBLISHED_PREFIX, "model.")
+_HEADS = ("lm_head.", "mtp.")
 _KV_SCALE = re.compile(r"\.[kv]_(proj\.[kv]_)?scale$")
 _STACK = re.compile(r"\.mixer\.experts\.(up|down)_proj\.weight$")
 _SHARED_BY_MTP = re.compile(r"^mtp\.(.+\.)?(embeddings?|embed_tokens|lm_head)\.weight$")
@@ -24,6 +29,15 @@ class CanonicalNames:
     """Embeddings and LM head of a multi-token-prediction head, which has the model's."""
     kv_scales: list[str] = field(default_factory=list)
     """Scales of a quantised KV cache, which is not used."""
+
+    def prefix(self) -> str:
+        """Returns what most stored names of layers have in front of their canonical ones."""
+        found = Counter(
+            stored.removesuffix(canonical)
+            for canonical, stored in self.stored.items()
+            if canonical.startswith("layers.") and stored.endswith(canonical)
+        )
+        return max(found, key=found.__getitem__, default=PUBLISHED_PREFIX)
 
 
 def canonical_names(stored: Iterable[str]) -> CanonicalNames:
@@ -64,3 +78,13 @@ def canonical_name(name: str) -> str:
     if _STACK.search(name):
         return name.removesuffix(".weight")
     return "embeddings.weight" if name == "embedding.weight" else name
+
+
+def stored_name(canonical: str, prefix: str = PUBLISHED_PREFIX) -> str:
+    """Returns the name of a tensor in files that put `prefix` in front of the backbone's.
+
+    The heads lie beside the backbone, with a multimodal wrapper's `language_model.` at most.
+    """
+    if canonical.startswith(_HEADS):
+        prefix = "language_model." if prefix.startswith("language_model.") else ""
+    return prefix + canonical

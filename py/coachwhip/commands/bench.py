@@ -1,9 +1,10 @@
-"""`coachwhip bench`: numbers with rooflines, from the benchmarks of a checkout."""
+"""`coachwhip bench`: the benchmarks of a checkout."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -15,20 +16,36 @@ _CHECKOUT = Path(__file__).resolve().parents[3]
 
 @click.group()
 def bench() -> None:
-    """Measure kernels beside their rooflines and peers."""
+    """Measure kernels beside their rooflines and peers, or engines with and without their cache."""
 
 
-@bench.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def kernels(arguments: tuple[str, ...]) -> None:
-    """Measure one kernel or all (`--help` lists them); same as `python -m bench.kernels`."""
-    _find_benchmarks()
-    from bench.kernels.__main__ import main
+def _command(name: str, summary: str, default: tuple[str, ...] = ()) -> click.Command:
+    """Makes a command that hands all its arguments to `python -m bench.NAME`.
 
-    main(list(arguments) or ["all"])
+    Args:
+        name: Package below `bench`.
+        summary: The command's line in the list of commands.
+        default: Arguments when none are given.
+    """
+
+    @click.command(
+        name,
+        help=f"{summary}; same as `python -m bench.{name}`.",
+        short_help=summary,
+        context_settings={"ignore_unknown_options": True, "help_option_names": []},
+        add_help_option=False,
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        _find_benchmarks()
+        main = import_module(f"bench.{name}.__main__").main
+        main(list(arguments or default), prog_name=f"coachwhip bench {name}")
+
+    return command
+
+
+bench.add_command(_command("kernels", "Measure one kernel or all", ("all",)))
+bench.add_command(_command("engine", "Measure what the cache saves and the host costs"))
 
 
 def _find_benchmarks() -> None:
@@ -37,7 +54,7 @@ def _find_benchmarks() -> None:
     Raises:
         ConfigError: Neither has one; benchmarks and their peers are not part of the package.
     """
-    if importlib.util.find_spec("bench") is not None:
+    if find_spec("bench") is not None:
         return
     for folder in (Path.cwd(), _CHECKOUT):
         if (folder / "bench" / "kernels" / "__main__.py").is_file():
@@ -45,7 +62,7 @@ def _find_benchmarks() -> None:
             return
     raise ConfigError(
         "no_benchmarks",
-        "bench/kernels",
+        "bench",
         MISSING,
         "in the current folder",
         "run this from a checkout of coachwhip; benchmarks are not part of the installed package",

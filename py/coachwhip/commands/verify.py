@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import click
 
 from .engine_flags import engine_flags
+from .run_progress import run_progress
 
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..verify import Outcome
+
+GRID = 8
+"""Tokens of the checkpoint grid, unless told otherwise."""
 PROMPT_BLOCKS = 6
 """Length of the longest prompt in blocks of the checkpoint grid."""
+QUICK_BUDGETS, QUICK_BATCHES = (1, 7, 64), (1, 8)
 
 
 @click.command()
@@ -33,45 +43,62 @@ def verify(
     says otherwise, on a grid of 8 tokens unless --mamba-block-size does. Exits with 1 on any
     difference.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-    from rich.table import Table
-
+    # MAX takes a second to import: --help is answered without it.
     from .. import verify as runs
+
+    budgets, batches = (QUICK_BUDGETS, QUICK_BATCHES) if quick else (runs.BUDGETS, runs.BATCHES)
+    options["model"] = model or model_flag
+    options["mamba_block_size"] = block = options["mamba_block_size"] or GRID
+    # The pools are made for the largest batch, and smaller ones use a part of them.
+    options["max_num_seqs"] = max(batches)
+    engine = _engine(options, max_tokens)
+    longest = min(engine.config.max_model_len - max_tokens - 1, PROMPT_BLOCKS * block)
+    prompts = runs.make_prompts(engine.model.spec.vocab_size, longest, block)
+    modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
+    chosen = list(runs.variants(modes, budgets, batches))
+    outcomes = []
+    with run_progress("verify", len(chosen), sys.stderr) as advance:
+        for outcome in runs.outcomes(engine, prompts, max_tokens, chosen):
+            outcomes.append(outcome)
+            advance(outcome.equal)
+    name = f"{options['model'] or 'the small model'} in {engine.config.dtype}"
+    sizes = f"{len(prompts)} prompts, {max_tokens} new tokens each, grid of {block}"
+    _print_table(f"{name}: {sizes}", outcomes)
+    _conclude(name, outcomes)
+
+
+def _engine(options: dict, max_tokens: int) -> Engine:
+    """Loads the model with room for the longest prompt and its new tokens."""
     from ..compiled import progress_to_stderr
     from ..config import EngineOptions
     from ..engine import Engine
 
-    budgets, batches = ((1, 7, 64), (1, 8)) if quick else (runs.BUDGETS, runs.BATCHES)
-    options["mamba_block_size"] = block = options["mamba_block_size"] or 8
     if options["dtype"] == "auto":
         options["dtype"] = "float32"
     if options["max_model_len"] is None:
-        options["max_model_len"] = PROMPT_BLOCKS * block + max_tokens + 1
-    # The pools are made for the largest batch, and smaller ones use a part of them.
-    options["max_num_seqs"] = max(batches)
-    engine = Engine(
-        EngineOptions(model=model or model_flag, **options),
+        options["max_model_len"] = PROMPT_BLOCKS * options["mamba_block_size"] + max_tokens + 1
+    return Engine(
+        EngineOptions(**options),
         progress_to_stderr,
         lambda line: print(f"coachwhip: warning: {line}", file=sys.stderr),
     )
-    longest = engine.config.max_model_len - max_tokens - 1
-    prompts = runs.make_prompts(
-        engine.model.spec.vocab_size, min(longest, PROMPT_BLOCKS * block), block
-    )
-    modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
-    chosen = list(runs.variants(modes, budgets, batches))
-    rows: dict[tuple, list] = {}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("verify", total=len(chosen))
-        for outcome in runs.outcomes(engine, prompts, max_tokens, chosen):
-            v = outcome.variant
-            rows.setdefault((v.mode, v.start, v.preempt), []).append(outcome)
-            progress.advance(task)
-    table = Table(title=f"{len(prompts)} prompts, {max_tokens} new tokens each, grid of {block}")
+
+
+def _print_table(title: str, outcomes: list[Outcome]) -> None:
+    """Prints one row for each mode, state of the cache before, and with or without preemption."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    def row_of(outcome: Outcome) -> tuple:
+        v = outcome.variant
+        return v.mode, v.start, v.preempt
+
+    table = Table(title=escape(title))
     for column in ("mode", "cache", "preempted", "runs", "equal", "tokens from the cache"):
         table.add_column(column, justify="right" if column in ("runs", "equal") else "left")
-    for (mode, start, preempt), group in sorted(rows.items()):
+    for (mode, start, preempt), found in groupby(sorted(outcomes, key=row_of), row_of):
+        group = list(found)
         equal = sum(o.equal for o in group)
         table.add_row(
             mode,
@@ -82,8 +109,15 @@ def verify(
             str(sum(o.cached_tokens for o in group)),
         )
     Console().print(table)
-    different = [o for group in rows.values() for o in group if not o.equal]
+
+
+def _conclude(name: str, outcomes: list[Outcome]) -> None:
+    """Says whether all were equal; else lists what differs and exits with 1."""
+    different = [o for o in outcomes if not o.equal]
+    if not different:
+        print(f"{name}: all {len(outcomes)} runs are equal")
+        return
     for outcome in different:
         print(f"{outcome.variant}: {outcome.first_difference}", file=sys.stderr)
-    if different:
-        sys.exit(1)
+    print(f"{name}: {len(different)} of {len(outcomes)} runs are not equal", file=sys.stderr)
+    sys.exit(1)
