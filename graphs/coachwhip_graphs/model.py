@@ -75,7 +75,7 @@ def embed(tokens: TensorValue, weights: Registry) -> TensorValue:
 def logits_and_tokens(
     hidden: TensorValue, spec: ModelSpec, weights: Registry, step: StepInputs
 ) -> tuple[TensorValue, TensorValue]:
-    """Applies the LM head to the output rows: logits [outputs, vocab] f32, tokens [outputs, 1] i64."""
+    """Applies the LM head to output rows: logits [outputs, vocab] f32, tokens [outputs, 1] i64."""
     rows = ops.gather(hidden, step.output_rows, axis=0)
     head = weights["embeddings.weight" if spec.tie_embeddings else "lm_head.weight"]
     logits = linear(rows, head, DType.float32)

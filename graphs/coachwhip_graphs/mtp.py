@@ -50,8 +50,8 @@ def mtp_graph(
         name: Name of the graph.
 
     Returns:
-        A graph with outputs: the drafts [outputs, 1] i64 after the rows in `output_rows`; the head's
-        post-norm rows [tokens, hidden] of `dtype`.
+        A graph with outputs: the drafts [outputs, 1] i64 after the rows in `output_rows`; the
+        head's post-norm rows [tokens, hidden] of `dtype`.
 
     Raises:
         ValueError: The model has no MTP head, or one with Mamba2 layers.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "LLM": "llm",
     "Engine": "engine",
-    "SamplingParams": "sampling_params",
+    "SamplingParams": "sampling.params",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
     "CoachwhipError": "errors",

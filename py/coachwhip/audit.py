@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from max.driver import CPU
 
+from coachwhip_graphs.spec import LayerKind
+
 from .config import EngineConfig
 from .errors import EngineError
 from .runner import Runner
@@ -27,6 +29,7 @@ class StateAudit:
         self._runner = runner
         self._rows = config.max_num_batched_tokens
         self._page_size = config.kv_cache_page_size
+        self._layers = runner.spec.count(LayerKind.ATTENTION)
         at = runner.config  # the pools' own sizes
         self._slot = at.num_state_slots if at.audit_slots else -1
         self._pages = list(range(at.num_kv_pages, at.num_kv_pages + at.audit_pages))
@@ -66,8 +69,9 @@ class StateAudit:
             for index in range(-(-length // self._page_size)):
                 rows = min(self._page_size, length - index * self._page_size)
                 got, want = (_bits(pool, p) for p in (pages[index], self._pages[index]))
-                # [layers, 2, num_kv_heads, page_size, head_dim]
-                if not np.array_equal(got[..., :rows, :], want[..., :rows, :]):
+                # [layers, 2, num_kv_heads, page_size, head_dim]; a draft head's layers come last
+                got, want = (w[: self._layers, ..., :rows, :] for w in (got, want))
+                if not np.array_equal(got, want):
                     raise EngineError(
                         f"audit_state: page {pages[index]} of the checkpoint of {length} tokens "
                         f"{what} has other keys or values than they have"

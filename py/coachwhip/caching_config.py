@@ -75,20 +75,22 @@ def resolve_caching(spec: ModelSpec, options: EngineOptions, max_model_len: int)
     return Caching(mode, block, tuple(warnings))
 
 
-def slot_bytes(spec: ModelSpec, model_bytes: int, ssm_bytes: int) -> int:
-    """Returns the bytes of one slot: the conv window and the SSM state of every Mamba layer.
+def slot_bytes(spec: ModelSpec, model_bytes: int, ssm_bytes: int, head: bool) -> int:
+    """Returns the bytes of one slot: conv window and SSM state of every Mamba layer, and the carry.
 
     Args:
         spec: The model.
         model_bytes: Bytes of a value in the model dtype.
         ssm_bytes: Bytes of a stored SSM value.
+        head: Whether a draft head runs, which needs the carry row.
     """
     layers = spec.count(LayerKind.MAMBA2)
     if not layers:
         return 0
     m = spec.mamba
     conv = (m.d_conv - 1) * m.conv_dim * model_bytes
-    return layers * (conv + m.nheads * m.headdim * m.dstate * ssm_bytes)
+    states = layers * (conv + m.nheads * m.headdim * m.dstate * ssm_bytes)
+    return states + (spec.hidden_size * model_bytes if head else 0)
 
 
 def _mode(options: EngineOptions, has_mamba: bool, warnings: list[str]) -> str:

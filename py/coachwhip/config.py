@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from coachwhip_graphs.spec import LayerKind, ModelSpec
 
 from .caching_config import CACHE_MODES, DEFAULT_BLOCK, Caching, resolve_caching, slot_bytes
 from .errors import MISSING, ConfigError
+from .speculation_config import Speculation, resolve_speculation
 
 DTYPES = ("auto", "float32", "bfloat16")
 SSM_DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -68,6 +70,20 @@ class EngineOptions:
     checkpoints as far as a quarter of the machine's memory allows."""
     scheduling_policy: str = "fcfs"
     """fcfs, or priority: lower priorities first, preempting others where they must."""
+    speculative_config: Mapping[str, object] | None = None
+    """Drafts that are verified together, `{"method": "mtp", "num_speculative_tokens": 3}`; see
+    `Speculation` for the keys. None generates token by token."""
+    spec_method: str | None = None
+    """Short for the method of `speculative_config`."""
+    spec_tokens: int | None = None
+    """Short for its num_speculative_tokens."""
+    spec_model: str | None = None
+    """Short for its model."""
+    drafter: object | None = None
+    """With method custom: an object with propose(request_id, token_ids, k), which returns up to k
+    drafts after the tokens."""
+    seed: int | None = None
+    """Decides the seeds of sampled requests that give none; None draws them."""
     audit_state: bool = False
     """Recompute and compare every checkpoint when it is published and when it is restored; slow,
     for debugging, in float32 only."""
@@ -93,15 +109,28 @@ class EngineConfig:
     mamba_cache_mode: str = "none"
     mamba_block_size: int = DEFAULT_BLOCK
     scheduling_policy: str = "fcfs"
+    speculation: Speculation | None = None
     audit_state: bool = False
     warnings: tuple[str, ...] = ()
     """What the user should know about these options, one line each."""
 
     @property
     def copies_pages(self) -> bool:
-        """Whether a checkpoint may lie between two page ends, so that pages must be copied."""
+        """Whether a hit may copy a page: its checkpoint lies between two page ends, or the draft
+        head computes its last row anew."""
         cached = self.mamba_cache_mode != "none" and self.num_state_slots and self.num_kv_pages
-        return bool(cached and self.mamba_block_size % self.kv_cache_page_size)
+        between = self.mamba_block_size % self.kv_cache_page_size
+        return bool(cached and (between or self.runs_head))
+
+    @property
+    def runs_head(self) -> bool:
+        """Whether the model's multi-token-prediction head runs."""
+        return self.speculation is not None and self.speculation.method == "mtp"
+
+    @property
+    def most_drafts(self) -> int:
+        """Most drafts of a request in a step."""
+        return 0 if self.speculation is None else self.speculation.num_speculative_tokens
 
     @property
     def audit_slots(self) -> int:
@@ -175,6 +204,12 @@ def resolve(
     ssm = "float32" if options.mamba_ssm_cache_dtype == "auto" else options.mamba_ssm_cache_dtype
     kv = dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     caching = resolve_caching(spec, options, length)
+    speculation = resolve_speculation(spec, options, length)
+    head = speculation is not None and speculation.method == "mtp"
+    if options.seed is not None and (
+        not isinstance(options.seed, int) or isinstance(options.seed, bool)
+    ):
+        raise ConfigError("range", "seed", options.seed, "a whole number", "leave it out")
     if options.audit_state and {dtype, ssm, kv} != {"float32"}:
         raise ConfigError(
             "audit_dtype",
@@ -192,20 +227,22 @@ def resolve(
         mamba_ssm_cache_dtype=ssm,
         kv_cache_dtype=kv,
         kv_cache_page_size=options.kv_cache_page_size,
-        num_state_slots=_num_slots(spec, options, length, dtype, ssm, caching),
-        num_kv_pages=_num_pages(spec, options, length, kv, caching.mode != "none"),
+        num_state_slots=_num_slots(spec, options, length, (dtype, ssm), caching, speculation),
+        num_kv_pages=_num_pages(spec, options, length, kv, caching.mode != "none", head),
         check_finite=options.check_finite,
         mamba_cache_mode=caching.mode,
         mamba_block_size=caching.block,
         scheduling_policy=options.scheduling_policy,
+        speculation=speculation,
         audit_state=options.audit_state,
         warnings=caching.warnings,
     )
 
 
-def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str) -> int:
-    """Returns the bytes of one page: K and V of `page_size` tokens, MTP head included."""
-    layers = spec.count(LayerKind.ATTENTION) + spec.count_mtp(LayerKind.ATTENTION)
+def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str, head: bool) -> int:
+    """Returns the bytes of one page: K and V of `page_size` tokens, with those of a draft head."""
+    layers = spec.count(LayerKind.ATTENTION)
+    layers += spec.count_mtp(LayerKind.ATTENTION) if head else 0
     if not layers:
         return 0
     return layers * 2 * spec.attention.kv_dim * page_size * DTYPE_BYTES[kv_dtype]
@@ -232,9 +269,15 @@ def _model_length(spec: ModelSpec, options: EngineOptions) -> int:
 
 
 def _num_slots(
-    spec: ModelSpec, options: EngineOptions, length: int, dtype: str, ssm: str, caching: Caching
+    spec: ModelSpec,
+    options: EngineOptions,
+    length: int,
+    dtypes: tuple[str, str],
+    caching: Caching,
+    speculation: Speculation | None,
 ) -> int:
-    """Slots of the pool: one for each running request, and checkpoints as memory allows."""
+    """Slots of the pool: for each running request one and one for each draft, and checkpoints as
+    memory allows."""
     if not spec.count(LayerKind.MAMBA2):
         if options.num_state_slots is not None:
             raise ConfigError(
@@ -247,27 +290,32 @@ def _num_slots(
         return 0
     if options.num_state_slots is not None:
         return options.num_state_slots
-    size = slot_bytes(spec, DTYPE_BYTES[dtype], DTYPE_BYTES[ssm])
+    head = speculation is not None and speculation.method == "mtp"
+    model_bytes, ssm_bytes = (DTYPE_BYTES[name] for name in dtypes)
+    size = slot_bytes(spec, model_bytes, ssm_bytes, head)
     affordable = int(memory_bytes() * CACHE_SHARE) // size
-    if affordable < options.max_num_seqs:
+    live = 1 + (0 if speculation is None else speculation.num_speculative_tokens)
+    if affordable < options.max_num_seqs * live:
+        most = affordable // live
         raise ConfigError(
             "memory",
             "max_num_seqs",
             options.max_num_seqs,
-            f"at most {affordable}: a slot takes {size:,} bytes, and all slots may take a quarter "
-            "of this machine's memory",
-            f"give max_num_seqs = {affordable}, or num_state_slots",
+            f"at most {most}: each running request needs {live} slots of {size:,} bytes, and all "
+            "slots may take a quarter of this machine's memory",
+            f"give max_num_seqs = {most}, or num_state_slots",
         )
     if caching.mode == "none":
-        return options.max_num_seqs
-    return min(options.max_num_seqs * (1 + length // caching.block), affordable)
+        return options.max_num_seqs * live
+    return min(options.max_num_seqs * (live + length // caching.block), affordable)
 
 
 def _num_pages(
-    spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str, cached: bool
+    spec: ModelSpec, options: EngineOptions, length: int, kv_dtype: str, cached: bool, head: bool
 ) -> int:
     """Pages of the pool: at least enough for one request of full length."""
-    if not page_bytes(spec, options.kv_cache_page_size, kv_dtype):
+    size = page_bytes(spec, options.kv_cache_page_size, kv_dtype, head)
+    if not size:
         if options.num_kv_pages is not None:
             raise ConfigError(
                 "no_attention",
@@ -290,7 +338,6 @@ def _num_pages(
                 f"{options.num_kv_pages * options.kv_cache_page_size}",
             )
         return options.num_kv_pages
-    size = page_bytes(spec, options.kv_cache_page_size, kv_dtype)
     affordable = int(memory_bytes() * CACHE_SHARE) // size
     if affordable < one:
         raise ConfigError(

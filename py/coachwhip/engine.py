@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from max.driver import accelerator_count
 
 from .audit import StateAudit
 from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
+from .check_request import check_request
 from .checkpoint import read_model
 from .config import EngineOptions, resolve
 from .errors import ConfigError, RequestError
 from .hub import refuse_revision, resolve_model
+from .live_request import LiveRequest
 from .locate import small_model_dir
-from .logprobs import top_logprobs
 from .metrics import Metrics, StepCounts, collect
 from .outputs import CompletionOutput, RequestOutput
 from .runner import Runner, StepOutput
+from .sampling.edits import LogitEdits
 from .sampling.params import SamplingParams
+from .sampling.sampler import SampledRow, Sampler
+from .schedule.plan import StepPlan
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
-from .speculate.mtp import MtpHead, draft
+from .speculate.build import DraftModelSource, make_drafter
+from .speculate.speculator import Speculator
 from .stopping import StopChecker
 from .tokenizer import IncrementalText, Tokenizer
 
 
-@dataclass
-class _Live:
-    """What the engine keeps about an unfinished request beside what the scheduler does."""
-
-    request: Request
-    output: RequestOutput
-    stop: StopChecker
-    text: IncrementalText | None
-    num_logprobs: int | None
-    added_s: float
-    started_s: float | None = None
-    first_token_s: float | None = None
-
-
 class Engine:
-    """Generates greedily for many requests at a time.
+    """Generates for many requests at a time.
 
         engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=8))
         while engine.has_unfinished:
@@ -82,16 +73,20 @@ class Engine:
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
+        self._draft_source = self._find_draft_model()
+        self._on_progress, self._on_warning = on_progress, on_warning
         if before_load is not None:
             before_load(self)
         self.runner = Runner(model.path, model.spec, self.config, on_progress, on_warning)
-        self._start(on_progress)
+        self._loaded: dict[str, object] = {}
+        self._start()
 
     def with_options(self, **changes) -> Engine:
         """Returns an engine over the same weights and pools with other options, and nothing cached.
 
         The two share their memory: of all engines made this way only one may have requests, and
-        what the others had cached is no longer theirs.
+        what the others had cached is no longer theirs. Speculation by the model's own head needs an
+        engine that was made with it.
 
         Raises:
             ConfigError: An option cannot run, or is one that weights, graph or pools depend on.
@@ -116,10 +111,27 @@ class Engine:
                     f"at most {getattr(old, name)}, as the engine was made with",
                     "make a new engine",
                 )
+        if new.runs_head and not old.runs_head:
+            raise ConfigError(
+                "fixed",
+                "speculative_config.method",
+                "mtp",
+                "another method: the engine was made without room for the head's keys and values",
+                "make a new engine",
+            )
+        other._draft_source = other._find_draft_model()
         other._start()
         return other
 
-    def _start(self, on_progress: Callable[[str], None] | None = None) -> None:
+    def _find_draft_model(self) -> DraftModelSource | None:
+        wanted = self.config.speculation
+        if wanted is None or wanted.method != "draft_model":
+            return None
+        return DraftModelSource(
+            wanted.model, self.options, self.model, gpu_present=self._gpu_present
+        )
+
+    def _start(self) -> None:
         """Makes the scheduler and what it counts, empty."""
         config = self.config
         slots, pages = config.num_state_slots, config.num_kv_pages
@@ -129,20 +141,37 @@ class Engine:
             config.kv_cache_page_size,
             config.mamba_cache_mode,
             config.mamba_block_size,
+            config.runs_head,
         )
         self.scheduler = Scheduler(
             cache, config.max_num_seqs, config.max_num_batched_tokens, config.scheduling_policy
         )
         if config.copies_pages:
-            self.runner.load_page_copy(on_progress)
+            self.runner.load_page_copy(self._on_progress)
         if config.audit_state:
             audit = StateAudit(self.runner, config)
             self.scheduler.ownership.on_publish = audit.published
             self.scheduler.on_restore = audit.restored
-        self._live: dict[str, _Live] = {}
+        drafter = make_drafter(
+            config,
+            self.options,
+            self.runner,
+            self.scheduler,
+            self._draft_source,
+            self._loaded,
+            self._on_progress,
+            self._on_warning,
+        )
+        self.speculator: Speculator | None = None
+        if drafter is not None:
+            speculation = config.speculation
+            self.speculator = Speculator(
+                drafter, speculation.num_speculative_tokens, speculation.adaptive
+            )
+            self.scheduler.on_preempt = self.speculator.forget
+        self._live: dict[str, LiveRequest] = {}
         self._counts = StepCounts()
-        self._mtp: MtpHead | None = None  # loaded by the first draft
-        self._on_progress = on_progress
+        self._seeds = random.Random(self.options.seed)
 
     @property
     def has_unfinished(self) -> bool:
@@ -152,31 +181,13 @@ class Engine:
         self, prompt_token_ids: list[int], params: SamplingParams | None = None
     ) -> None:
         """Raises RequestError unless the prompt can be served with these parameters."""
-        limit, vocab = self.config.max_model_len, self.model.spec.vocab_size
-        if params is not None and not isinstance(params, SamplingParams):
-            raise RequestError("sampling_params", repr(params), "give a SamplingParams")
-        if params is not None and params.stop and self.tokenizer is None:
-            raise RequestError("stop", list(params.stop), "the model has no tokenizer.json")
-        if not prompt_token_ids:
-            raise RequestError("prompt", prompt_token_ids, "it is empty; give at least one token")
-        for i, token in enumerate(prompt_token_ids):
-            if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
-                raise RequestError(f"prompt_token_ids[{i}]", token, "token ids are whole numbers")
-            if not 0 <= token < vocab:
-                raise RequestError(
-                    f"prompt_token_ids[{i}]", int(token), f"the vocabulary has ids 0 to {vocab - 1}"
-                )
-        if len(prompt_token_ids) >= limit:
-            raise RequestError(
-                "prompt",
-                f"{len(prompt_token_ids)} tokens",
-                f"max_model_len is {limit}, so a prompt may have {limit - 1}; shorten it"
-                + (
-                    " or raise max_model_len"
-                    if limit < (self.model.spec.max_position_embeddings or limit + 1)
-                    else ""
-                ),
-            )
+        check_request(
+            prompt_token_ids,
+            params,
+            self.model.spec,
+            self.config,
+            has_tokenizer=self.tokenizer is not None,
+        )
 
     def add_request(
         self,
@@ -227,15 +238,25 @@ class Engine:
         )
         self.scheduler.add(request)
         completion = CompletionOutput(0, "", [], logprobs=None if params.logprobs is None else [])
-        self._live[request_id] = _Live(
+        live = self._live[request_id] = LiveRequest(
             request,
             RequestOutput(request_id, prompt, ids, [completion], finished=False),
+            self._sampler(params, ids),
             StopChecker(params, self.model.eos_token_ids, request.max_tokens),
             None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
-            time.monotonic(),
+            params.most_drafts,
         )
-        return self._live[request_id].output
+        return live.output
+
+    def _sampler(self, params: SamplingParams, prompt_token_ids: list[int]) -> Sampler:
+        words: Sequence[tuple[int, ...]] = ()
+        if params.bad_words:
+            words = self.tokenizer.encode_words(params.bad_words)
+        ends = [*params.stop_token_ids, *(() if params.ignore_eos else self.model.eos_token_ids)]
+        seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
+        ends = [token for token in ends if token < self.model.spec.vocab_size]
+        return Sampler(params, seed, LogitEdits(params, prompt_token_ids, words, ends))
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.
@@ -257,40 +278,65 @@ class Engine:
             live = self._live[sequence.request_id]
             live.started_s = live.started_s or now
         try:
-            out = self.runner.execute(plan)
-        except BaseException:
+            out = self.runner.execute(plan, self._sampled_rows(plan))
+        except BaseException as error:
             self.scheduler.drop()
-            for sequence in plan.sequences:
-                self._end(sequence.request_id, "error")
+            self._fail(plan, error)
             raise
         at_accept = clock()
-        accepted, outputs = self._accept(out)
-        finished = {o.request_id for o in outputs if o.finished and o.request_id in self._live}
+        accepted, outputs = self._accept(plan, out)
+        at_draft = clock()
+        self.scheduler.fold(plan, accepted)
+        finished = frozenset(
+            o.request_id for o in outputs if o.finished and o.request_id in self._live
+        )
+        try:
+            self._draft(plan, out, accepted, finished)
+        except BaseException as error:
+            self._fail(plan, error)
+            self.scheduler.settle(set())
+            raise
         at_commit = clock()
-        self.scheduler.commit(plan, accepted, finished)
-        for request_id in finished:
-            live = self._live.pop(request_id)
-            self._counts.prompt_tokens += len(live.output.prompt_token_ids)
-        self._counts.steps += 1
-        self._counts.generation_tokens += sum(map(len, accepted.values()))
-        seconds = self._counts.seconds
-        seconds.plan += at_execute - at_plan
-        seconds.tensors += out.tensors_s
-        seconds.execute += at_accept - at_execute - out.tensors_s
-        seconds.accept += at_commit - at_accept
-        seconds.commit += clock() - at_commit
+        try:
+            self.scheduler.settle(finished)
+        finally:
+            for request_id in finished:
+                self._counts.prompt_tokens += len(self._live[request_id].request.prompt_token_ids)
+                self._finish(request_id)
+            self._counts.steps += 1
+            self._counts.generation_tokens += sum(map(len, accepted.values()))
+            seconds = self._counts.seconds
+            seconds.plan += at_execute - at_plan
+            seconds.tensors += out.tensors_s
+            seconds.execute += at_accept - at_execute - out.tensors_s
+            seconds.accept += at_draft - at_accept
+            seconds.draft += at_commit - at_draft
+            seconds.commit += clock() - at_commit
+        if self.speculator is not None:
+            self.speculator.took(plan, clock() - at_plan)
         return outputs
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and frees what it owns; unknown ids are fine."""
         self._end(request_id, "abort")
 
-    def _end(self, request_id: str, reason: str) -> None:
-        live = self._live.pop(request_id, None)
+    def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
+        live = self._live.get(request_id)
         if live is not None:
-            live.output.outputs[0].finish_reason = reason
-            live.output.finished = True
+            live.end(reason, error)
+            self._finish(request_id)
             self.scheduler.remove(request_id)
+
+    def _finish(self, request_id: str) -> None:
+        """Drops what the engine keeps about a request that has ended."""
+        del self._live[request_id]
+        if self.speculator is not None:
+            self.speculator.ended(request_id)
+
+    def _fail(self, plan: StepPlan, error: BaseException) -> None:
+        """Ends the requests of a step that failed: their state is lost."""
+        for sequence in plan.sequences:
+            self._end(sequence.request_id, "error", f"the step failed: {error}")
 
     def preempt(self, request_id: str) -> None:
         """Sends a running request back to the queue; it goes on later, with the same output.
@@ -308,91 +354,72 @@ class Engine:
         """Returns what the engine counted so far, and its gauges."""
         return collect(self.model.spec, self.config, self.scheduler, self._counts)
 
-    def draft(self, prompt_token_ids: list[int], count: int) -> tuple[int, list[int]]:
-        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
-
-        Args:
-            prompt_token_ids: The prompt.
-            count: Number of drafts, at least 1.
-
-        Raises:
-            RequestError: The prompt cannot be served, the model has no MTP head, drafts would pass
-                the model's length, or other requests hold all slots or pages.
-        """
-        self.check_request(prompt_token_ids)
-        if not self.model.spec.mtp_layers:
-            raise RequestError("draft", count, "the model has no multi-token-prediction head")
-        room = self.config.max_model_len - len(prompt_token_ids)
-        if not 1 <= count <= room:
-            raise RequestError("draft", count, f"give 1 to {room} drafts for this prompt")
-        needed = -(-(len(prompt_token_ids) + count) // self.config.kv_cache_page_size)
-        pools = [
-            (pool, wanted)
-            for pool, wanted in (
-                (self.scheduler.cache.slots, 1),
-                (self.scheduler.cache.pages, needed),
-            )
-            if pool is not None
-        ]
-        if any(pool.available < wanted for pool, wanted in pools):
-            raise RequestError("draft", count, "running requests hold all slots or pages")
-        if self._mtp is None:
-            self._mtp = MtpHead(self.runner, self._on_progress)
-        taken = {pool: [pool.take() for _ in range(wanted)] for pool, wanted in pools}
-        try:
-            slot = taken.get(self.scheduler.cache.slots, [-1])[0]
-            pages = taken.get(self.scheduler.cache.pages, [])
-            return draft(self._mtp, self.runner, prompt_token_ids, count, slot, pages)
-        finally:
-            for pool, homes in taken.items():
-                for home in homes:
-                    pool.release(home)
-
-    def _accept(self, out: StepOutput) -> tuple[dict[str, list[int]], list[RequestOutput]]:
-        """Decides which tokens each request keeps, and extends its output by them."""
-        accepted, outputs = {}, []
-        now = time.monotonic()
-        for row, request_id in enumerate(out.request_ids):
-            live = self._live.get(request_id)
-            if live is None or not self.scheduler.is_in_flight(live.request):
-                continue  # aborted while the step ran
-            if not out.finite[row]:
-                live.output.error = (
-                    "logits are not finite; the weights hold NaN or infinity, or the model "
-                    "overflows in this dtype (try float32)"
-                )
-                # Taken out before the commit, so that nothing of this step is published.
-                self._end(request_id, "error")
-                outputs.append(live.output)
+    def _sampled_rows(self, plan: StepPlan) -> list[SampledRow | None]:
+        """Returns how the token after each output row of a plan is chosen."""
+        rows: list[SampledRow | None] = []
+        for sequence in plan.sequences:
+            live, count = self._live[sequence.request_id], sequence.num_outputs
+            if live.sampler.plain:
+                rows += [None] * count
                 continue
-            token = int(out.tokens[row])
-            accepted[request_id] = [token]
+            drafts = sequence.tokens[len(sequence.tokens) - count + 1 :] if count else ()
+            position = live.request.num_tokens
+            rows += [live.sampler.row(position + i, drafts[:i]) for i in range(count)]
+        return rows
+
+    def _accept(
+        self, plan: StepPlan, out: StepOutput
+    ) -> tuple[dict[str, list[int]], list[RequestOutput]]:
+        """Decides which tokens each request keeps, and extends its output by them."""
+        accepted, outputs, end = {}, [], 0
+        for sequence in plan.sequences:
+            begin, end = end, end + sequence.num_outputs
+            live = self._live.get(sequence.request_id)
+            if begin == end or live is None or not self.scheduler.is_in_flight(live.request):
+                continue  # no token yet, or aborted while the step ran
+            drafts = sequence.tokens[len(sequence.tokens) - sequence.num_outputs + 1 :]
+            rows = slice(begin, end)
+            kept = live.accept(
+                drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
+            )
             live.output.num_cached_tokens = live.request.num_cached_tokens
-            if live.first_token_s is None:
-                live.first_token_s = now
-            self._extend(live, token, out.logits[row])
-            if live.output.finished:
-                live.output.metrics = _metrics(live, now)
             outputs.append(live.output)
+            if live.output.error is not None:
+                # Taken out before the commit, so that nothing of this step is published.
+                self._finish(sequence.request_id)
+                self.scheduler.remove(sequence.request_id, spoiled=True)
+            else:
+                accepted[sequence.request_id] = kept
         return accepted, outputs
 
-    def _extend(self, live: _Live, token: int, logits: np.ndarray) -> None:
-        completion = live.output.outputs[0]
-        completion.token_ids.append(token)
-        if completion.logprobs is not None:
-            completion.logprobs.append(top_logprobs(logits, token, live.num_logprobs))
-        ended = live.stop.after_token(token, len(completion.token_ids))
-        if live.text is not None:
-            live.text.append(token)
-            if ended is not None:
-                live.text.finish()
-            text, stopped_by = live.stop.cut(live.text.text)
-            completion.text = text
-            if stopped_by is not None:
-                ended = ("stop", stopped_by)
-        if ended is not None:
-            completion.finish_reason, completion.stop_reason = ended
-            live.output.finished = True
+    def _draft(
+        self,
+        plan: StepPlan,
+        out: StepOutput,
+        accepted: dict[str, list[int]],
+        finished: frozenset[str],
+    ) -> None:
+        """Counts the drafts of a folded step, and has new ones proposed."""
+        if self.speculator is None:
+            return
+        for request_id, (drafts, right) in self.speculator.verified(plan, accepted).items():
+            output = self._live[request_id].output
+            output.num_drafted_tokens += drafts
+            output.num_accepted_tokens += right
+        lives = [
+            live
+            for sequence in plan.sequences
+            if (live := self._live.get(sequence.request_id)) is not None
+            and self.scheduler.is_in_flight(live.request)
+        ]
+        self.speculator.propose(
+            plan,
+            out,
+            {live.request.request_id: live.request for live in lives},
+            finished,
+            {live.request.request_id: live.sampler for live in lives},
+            {live.request.request_id: live.most_drafts for live in lives},
+        )
 
 
 def _folder(options: EngineOptions) -> Path:
@@ -400,14 +427,3 @@ def _folder(options: EngineOptions) -> Path:
         refuse_revision(None, options.revision)
         return small_model_dir()
     return resolve_model(options.model, options.revision)
-
-
-def _metrics(live: _Live, now: float) -> dict[str, float]:
-    """Seconds in the queue, from arrival to the first token, from there to the end, and in all."""
-    first = live.first_token_s
-    return {
-        "queued": live.started_s - live.added_s,
-        "time_to_first_token": first - live.added_s,
-        "decode": now - first,
-        "total": now - live.added_s,
-    }

@@ -239,18 +239,6 @@ class LLM:
         """Raises RequestError unless a prompt can be served."""
         self.engine.check_request(self.tokenize(prompt)[1], sampling_params)
 
-    def draft(self, prompt: Prompt, count: int) -> tuple[int, list[int]]:
-        """Returns a prompt's greedy next token, and the MTP head's drafts of those after it.
-
-        Args:
-            prompt: Text or token ids.
-            count: Number of drafts, at least 1.
-
-        Raises:
-            RequestError: The prompt cannot be served, or the model has no MTP head.
-        """
-        return self.engine.draft(self.tokenize(prompt)[1], count)
-
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes."""
         self.engine.reset_prefix_cache()

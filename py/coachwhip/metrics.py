@@ -24,12 +24,14 @@ class StepSeconds:
     """Page copies, the graph, and fetching its results."""
     accept: float = 0.0
     """Stop conditions, texts and log probabilities."""
+    draft: float = 0.0
+    """Folding the step into its requests, and drafting, the drafter's own graphs included."""
     commit: float = 0.0
     """Publishing, releasing, and the index of prefixes."""
 
     @property
     def host(self) -> float:
-        """All but the graph."""
+        """All but the graphs and drafting."""
         return self.plan + self.tensors + self.accept + self.commit
 
 
@@ -107,7 +109,7 @@ def collect(
         slots_total=slots.total,
         slots_live=slots.live,
         slots_checkpoint=slots.cached,
-        slot_bytes=slot_bytes(spec, DTYPE_BYTES[config.dtype], state_bytes),
+        slot_bytes=slot_bytes(spec, DTYPE_BYTES[config.dtype], state_bytes, config.runs_head),
         published=stats.published,
         restored=stats.restored,
         evicted=stats.evicted,
@@ -115,7 +117,9 @@ def collect(
         pages_total=pages.total,
         pages_live=pages.live,
         pages_cached=pages.cached,
-        page_bytes=page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype),
+        page_bytes=page_bytes(
+            spec, config.kv_cache_page_size, config.kv_cache_dtype, config.runs_head
+        ),
         pages_evicted=stats.pages_evicted,
         page_copies=stats.page_copies,
         kv_cache_usage_perc=pages.owned / pages.total if pages.total else 0.0,

@@ -22,7 +22,7 @@ class StopChecker:
         self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
         self._stop_ids = frozenset(params.stop_token_ids)
         self._stops = tuple(params.stop)
-        self._max_tokens = max_tokens
+        self._max_tokens, self._min_tokens = max_tokens, params.min_tokens
         self._searched = 0  # characters in which no stop string begins
 
     def after_token(self, token: int, count: int) -> tuple[str, int | None] | None:
@@ -32,22 +32,29 @@ class StopChecker:
             token: The token just generated.
             count: Generated tokens, this one included.
         """
-        if token in self._stop_ids:
-            return "stop", token
-        if token in self._eos:
-            return "stop", None
+        if count >= self._min_tokens:
+            if token in self._stop_ids:
+                return "stop", token
+            if token in self._eos:
+                return "stop", None
         if count >= self._max_tokens:
             return "length", None
         return None
 
-    def cut(self, text: str) -> tuple[str, str | None]:
-        """Returns the text before the first stop string in it, and that string (None: no stop)."""
+    def cut(self, text: str, count: int) -> tuple[str, str | None]:
+        """Returns the text before the first stop string in it, and that string (None: no stop).
+
+        Args:
+            text: The text so far.
+            count: Its tokens.
+        """
         if not self._stops:
             return text, None
-        found = [(text.find(s, self._searched), s) for s in self._stops]
-        hits = [(at, s) for at, s in found if at >= 0]
-        if hits:
-            at, stop = min(hits)
-            return text[:at], stop
+        if count >= self._min_tokens:
+            found = [(text.find(s, self._searched), s) for s in self._stops]
+            hits = [(at, s) for at, s in found if at >= 0]
+            if hits:
+                at, stop = min(hits)
+                return text[:at], stop
         self._searched = max(0, len(text) - max(map(len, self._stops)) + 1)
         return text, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -42,6 +43,20 @@ class Tokenizer:
                 the text of a chat template, which spells them out.
         """
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """Returns the token ids of words as they are spelled inside a text and at its beginning."""
+        found = {}
+        for word in words:
+            for spelling in (word, f" {word.lstrip()}"):
+                ids = tuple(self.encode(spelling, add_special_tokens=False))
+                if ids:
+                    found[ids] = None
+        return list(found)
+
+    def vocabulary(self) -> dict[str, int]:
+        """Returns every token and its id."""
+        return self._tokenizer.get_vocab()
 
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""

@@ -181,6 +181,18 @@ class PrefixCache:
         for key in self.slots.withdraw_all(slot):
             self._checkpoint_lost(key)
 
+    def forget(self, prefix: Prefix, num_tokens: int) -> None:
+        """Makes the checkpoints of a sequence's first tokens, and its full pages, unfindable."""
+        if self.slots is not None:
+            for length in range(self.block, num_tokens + 1, self.block):
+                key = prefix.states.at(length)
+                self.slots.withdraw(key)
+                if self.pages is not None:
+                    self.pages.withdraw(_partial(key))
+        if self.pages is not None:
+            for end in range(self.page_size, num_tokens + 1 - self.ahead, self.page_size):
+                self.pages.withdraw(prefix.pages.at(end))
+
     def count(self, hit: Hit, num_tokens: int) -> None:
         """Counts a lookup whose request was admitted."""
         self.stats.queries += num_tokens

@@ -113,7 +113,7 @@ class SamplingParams:
 
     def _check_bias(self) -> None:
         bias = {} if self.logit_bias is None else self.logit_bias
-        hint = f'give {{token id: number from -{MOST_BIAS:g} to {MOST_BIAS:g}}}'
+        hint = f"give {{token id: number from -{MOST_BIAS:g} to {MOST_BIAS:g}}}"
         if not isinstance(bias, Mapping):
             raise RequestError("logit_bias", bias, hint)
         found = {}
@@ -177,6 +177,4 @@ def _is_int(value: object, at_least: int) -> bool:
 
 
 def _is_real(value: object) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    )
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

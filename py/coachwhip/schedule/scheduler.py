@@ -48,6 +48,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.on_restore: Callable[[Request], None] | None = None
         """Called with a request that was admitted to a prefix out of the cache."""
+        self.on_preempt: Callable[[str], None] | None = None
+        """Called with the id of a request that was sent back to the queue."""
         self._in_flight: dict[str, Request] | None = None
         self._leaving: list[Request] = []
 
@@ -161,16 +163,22 @@ class Scheduler:
         for request in self._land().values():
             self.ownership.release_step_slots(request)
 
-    def remove(self, request_id: str) -> None:
+    def remove(self, request_id: str, spoiled: bool = False) -> None:
         """Takes a request out at any moment; unknown ids are fine.
 
         What it owns is released, once the step in flight has run if that may use it.
+
+        Args:
+            request_id: The request.
+            spoiled: Its states may be worthless, so the checkpoints of its prefix are forgotten.
         """
         if self.queue.remove(request_id) is not None:
             return
         request = self.running.pop(request_id, None)
         if request is None:
             return
+        if spoiled:
+            self.cache.forget(request.prefix, request.num_computed)
         if self.is_in_flight(request):
             del self._in_flight[request_id]
             self._leaving.append(request)
@@ -193,6 +201,8 @@ class Scheduler:
             self.ownership.publish(request, leaves=True)
         self.ownership.release(request)
         self.num_preemptions += 1
+        if self.on_preempt is not None:
+            self.on_preempt(request_id)
         self.queue.add(request)
 
     def reset_cache(self) -> None:

@@ -1,0 +1,104 @@
+"""What the engine keeps about an unfinished request beside what the scheduler does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .logprobs import top_logprobs
+from .outputs import RequestOutput
+from .sampling.sampler import Sampler
+from .schedule.request import Request
+from .stopping import StopChecker
+from .tokenizer import IncrementalText
+
+
+@dataclass
+class LiveRequest:
+    """A request's output, and how its tokens are chosen, accepted and turned into text."""
+
+    request: Request
+    output: RequestOutput
+    sampler: Sampler
+    stop: StopChecker
+    text: IncrementalText | None
+    num_logprobs: int | None
+    most_drafts: int | None
+    """Most drafts that the request wants; None is the engine's number."""
+    added_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    first_token_s: float | None = None
+
+    def accept(
+        self,
+        drafts: Sequence[int],
+        tokens: Sequence[int],
+        logits: np.ndarray,
+        finite: Sequence[bool],
+    ) -> list[int]:
+        """Keeps tokens one by one, up to the first that no draft foresaw or that ends the text.
+
+        Args:
+            drafts: What the rows after the first were given.
+            tokens: Chosen after each row, one more than drafts.
+            logits: [1 + drafts, vocab] f32 of the rows.
+            finite: Whether each row's logits are all finite; a row that is not ends the request
+                with an error.
+
+        Returns:
+            The kept tokens.
+        """
+        kept: list[int] = []
+        for row, token in enumerate(tokens):
+            if not finite[row]:
+                self.end("error", "the model's logits are not finite for this prompt")
+                break
+            self._extend(token, logits[row])
+            kept.append(token)
+            if self.output.finished or row == len(drafts) or drafts[row] != token:
+                break
+        if self.first_token_s is None and kept:
+            self.first_token_s = time.monotonic()
+        return kept
+
+    def end(self, reason: str, error: str | None = None) -> None:
+        """Marks the output as finished."""
+        self.output.outputs[0].finish_reason = reason
+        self.output.error = error
+        self.finish()
+
+    def finish(self) -> None:
+        """Completes the output of a request that has ended."""
+        self.output.finished = True
+        now = time.monotonic()
+        started = self.started_s or now
+        first = self.first_token_s or now
+        self.output.metrics = {
+            "queued": started - self.added_s,
+            "time_to_first_token": first - self.added_s,
+            "decode": now - first,
+            "total": now - self.added_s,
+        }
+
+    def _extend(self, token: int, logits: np.ndarray) -> None:
+        completion = self.output.outputs[0]
+        completion.token_ids.append(token)
+        self.sampler.edits.append(token)
+        if completion.logprobs is not None:
+            completion.logprobs.append(top_logprobs(logits, token, self.num_logprobs))
+        count = len(completion.token_ids)
+        ended = self.stop.after_token(token, count)
+        if self.text is not None:
+            self.text.append(token)
+            if ended is not None:
+                self.text.finish()
+            text, stopped_by = self.stop.cut(self.text.text, count)
+            completion.text = text
+            if stopped_by is not None:
+                ended = ("stop", stopped_by)
+        if ended is not None:
+            completion.finish_reason, completion.stop_reason = ended
+            self.finish()
