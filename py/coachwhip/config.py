@@ -204,7 +204,7 @@ def resolve(
     ssm = "float32" if options.mamba_ssm_cache_dtype == "auto" else options.mamba_ssm_cache_dtype
     kv = dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     caching = resolve_caching(spec, options, length)
-    speculation = resolve_speculation(spec, options, length)
+    speculation, draft_warnings = resolve_speculation(spec, options, length)
     head = speculation is not None and speculation.method == "mtp"
     if options.seed is not None and (
         not isinstance(options.seed, int) or isinstance(options.seed, bool)
@@ -235,7 +235,7 @@ def resolve(
         scheduling_policy=options.scheduling_policy,
         speculation=speculation,
         audit_state=options.audit_state,
-        warnings=caching.warnings,
+        warnings=caching.warnings + draft_warnings,
     )
 
 

@@ -31,6 +31,7 @@ from .schedule.plan import StepPlan
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
 from .speculate.build import DraftModelSource, make_drafter
+from .speculate.counts import DraftCounts
 from .speculate.speculator import Speculator
 from .stopping import StopChecker
 from .tokenizer import IncrementalText, Tokenizer
@@ -63,7 +64,7 @@ class Engine:
         on_warning: Callable[[str], None] | None = None,
         before_load: Callable[[Engine], None] | None = None,
     ) -> None:
-        model = read_model(_folder(options))
+        model = read_model(model_folder(options))
         for line in model.warnings if on_warning else ():
             on_warning(line)
         self.model = model
@@ -352,7 +353,15 @@ class Engine:
 
     def metrics(self) -> Metrics:
         """Returns what the engine counted so far, and its gauges."""
-        return collect(self.model.spec, self.config, self.scheduler, self._counts)
+        speculator = self.speculator
+        return collect(
+            self.model.spec,
+            self.config,
+            self.scheduler,
+            self._counts,
+            DraftCounts() if speculator is None else speculator.counts,
+            None if speculator is None else speculator.control,
+        )
 
     def _sampled_rows(self, plan: StepPlan) -> list[SampledRow | None]:
         """Returns how the token after each output row of a plan is chosen."""
@@ -422,7 +431,8 @@ class Engine:
         )
 
 
-def _folder(options: EngineOptions) -> Path:
+def model_folder(options: EngineOptions) -> Path:
+    """Returns the folder of the options' checkpoint, downloaded if it is a hub id."""
     if options.model is None:
         refuse_revision(None, options.revision)
         return small_model_dir()

@@ -10,6 +10,8 @@ from .cache.pool import Pool
 from .caching_config import slot_bytes
 from .config import DTYPE_BYTES, EngineConfig, page_bytes
 from .schedule.scheduler import Scheduler
+from .speculate.control import DraftControl
+from .speculate.counts import DraftCounts
 
 
 @dataclass
@@ -55,6 +57,11 @@ class Metrics:
     admissions without a hit by reason: `disabled`, `too_short` (no grid point below the last
     token), `no_state` (never published), `no_page` (a checkpoint, but its pages are gone) and
     `evicted`.
+
+    `spec_decode_num_drafts` counts how often a request's drafts were verified, and how many tokens
+    of them there were, and were right, in all and by position. `spec_decode_num_resting` requests
+    generate without drafts for now, since they do not pay; `spec_decode_times_off` is how often
+    that was decided.
     """
 
     num_requests_running: int
@@ -80,8 +87,20 @@ class Metrics:
     pages_evicted: int
     page_copies: int
     kv_cache_usage_perc: float
+    spec_decode_num_drafts: int
+    spec_decode_num_draft_tokens: int
+    spec_decode_num_accepted_tokens: int
+    spec_decode_num_accepted_tokens_per_pos: tuple[int, ...]
+    spec_decode_num_resting: int
+    spec_decode_times_off: int
     num_steps: int
     step_seconds: StepSeconds = field(default_factory=StepSeconds)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean number of tokens of a verified step: 1 and the drafts that were right."""
+        drafts = self.spec_decode_num_drafts
+        return 1.0 + self.spec_decode_num_accepted_tokens / drafts if drafts else 1.0
 
     def as_dict(self) -> dict[str, object]:
         """Returns all values under their names."""
@@ -89,7 +108,12 @@ class Metrics:
 
 
 def collect(
-    spec: ModelSpec, config: EngineConfig, scheduler: Scheduler, counts: StepCounts
+    spec: ModelSpec,
+    config: EngineConfig,
+    scheduler: Scheduler,
+    counts: StepCounts,
+    drafts: DraftCounts,
+    control: DraftControl | None,
 ) -> Metrics:
     """Returns the metrics of an engine as they are now."""
     cache = scheduler.cache
@@ -123,6 +147,12 @@ def collect(
         pages_evicted=stats.pages_evicted,
         page_copies=stats.page_copies,
         kv_cache_usage_perc=pages.owned / pages.total if pages.total else 0.0,
+        spec_decode_num_drafts=drafts.drafts,
+        spec_decode_num_draft_tokens=drafts.draft_tokens,
+        spec_decode_num_accepted_tokens=drafts.accepted_tokens,
+        spec_decode_num_accepted_tokens_per_pos=tuple(drafts.accepted_per_position),
+        spec_decode_num_resting=0 if control is None else control.num_resting,
+        spec_decode_times_off=0 if control is None else control.times_off,
         num_steps=counts.steps,
         step_seconds=replace(counts.seconds),
     )

@@ -41,8 +41,8 @@ class Speculation:
 
 def resolve_speculation(
     spec: ModelSpec, options: EngineOptions, max_model_len: int
-) -> Speculation | None:
-    """Returns what the options ask for, or None for no speculation.
+) -> tuple[Speculation | None, tuple[str, ...]]:
+    """Returns what the options ask for (None: no speculation), and warnings, one line each.
 
     Args:
         spec: The model.
@@ -62,7 +62,7 @@ def resolve_speculation(
                 'method "custom" beside drafter',
                 'give {"method": "custom", "num_speculative_tokens": K}',
             )
-        return None
+        return None, ()
     method = values.get("method")
     if method is None and spec.mtp_layers and "model" not in values:
         values["method"] = method = "mtp"
@@ -90,8 +90,7 @@ def resolve_speculation(
     if not isinstance(values.get("adaptive", True), bool):
         raise _error("adaptive", values["adaptive"], "true or false", "leave it out for true")
     found = Speculation(**values)
-    _check_room(options, found.num_speculative_tokens, max_model_len)
-    return found
+    return found, _check_room(options, found.num_speculative_tokens, max_model_len)
 
 
 def _collect(options: EngineOptions) -> dict[str, object] | None:
@@ -172,21 +171,21 @@ def _check_drafter(spec: ModelSpec, options: EngineOptions, values: dict[str, ob
         )
 
 
-def _check_room(options: EngineOptions, drafts: int, max_model_len: int) -> None:
-    """Refuses more drafts than a step, a request or the pool can ever hold."""
-    for name, room in (
-        ("max_num_batched_tokens", options.max_num_batched_tokens),
-        ("max_model_len", max_model_len - 1),
-        ("num_state_slots", options.num_state_slots),
-    ):
-        if room is not None and 1 + drafts > room:
-            raise _error(
-                "num_speculative_tokens",
-                drafts,
-                f"at most {max(0, room - 1)}: a step verifies a token and its drafts, and {name} = "
-                f"{getattr(options, name) or max_model_len} leaves no room for more",
-                f"raise {name}" if room < 2 else f"give {room - 1}, or raise {name}",
-            )
+def _check_room(options: EngineOptions, drafts: int, max_model_len: int) -> tuple[str, ...]:
+    """Refuses drafts that no request can hold; warns of those that no step can."""
+    if 1 + drafts >= max_model_len:
+        raise _error(
+            "num_speculative_tokens",
+            drafts,
+            f"below max_model_len - 1, which is {max_model_len - 1}",
+            "give fewer",
+        )
+    return tuple(
+        f"{_FIELD}.num_speculative_tokens is {drafts}, but {name} = {room} leaves room for at most "
+        f"{room - 1} drafts in a step; give {name} = {1 + drafts} or more"
+        for name in ("max_num_batched_tokens", "num_state_slots")
+        if (room := getattr(options, name)) is not None and 1 + drafts > room
+    )
 
 
 def _whole(values: dict[str, object], name: str, low: int, high: int) -> None:

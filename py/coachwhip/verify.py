@@ -19,6 +19,7 @@ MODES = ("none", "align", "all")
 BUDGETS = (1, 3, 7, 16, 64, 512)
 BATCHES = (1, 2, 8)
 STARTS = ("cold", "warm", "evicted")
+DRAFTS = (1, 2, 3, 4, 5)
 MOST_PREEMPTIONS = 2
 """Forced preemptions of each request: without a cache, more would only repeat the same."""
 
@@ -28,13 +29,16 @@ Result = list[tuple[list[int], list[dict[int, float]]]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the prompts: options, forced preemption, and what the cache holds before."""
+    """One way to run the prompts: options, forced preemption, what the cache holds before, and the
+    drafter with the number of drafts (None and 0: no speculation)."""
 
     mode: str
     budget: int
     batch: int
     preempt: bool
     start: str
+    method: str | None = None
+    drafts: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,32 @@ class Outcome:
     equal: bool
     cached_tokens: int
     preemptions: int
+    drafted: int
+    accepted: int
     first_difference: str | None
+
+
+class KnownTexts:
+    """A drafter for the method `custom` that knows what the prompts lead to, and errs at times.
+
+    Args:
+        prompts: Of the requests "0", "1", ...
+        results: What they lead to.
+    """
+
+    def __init__(self, prompts: Sequence[list[int]], results: Result) -> None:
+        self._texts = [
+            [*prompt, *tokens] for prompt, (tokens, _) in zip(prompts, results, strict=True)
+        ]
+
+    def propose(self, request_id: str, token_ids: list[int], k: int) -> list[int]:
+        """Returns up to `k` tokens, of which the last ones may be wrong."""
+        begin = len(token_ids)
+        drafts = self._texts[int(request_id)][begin : begin + k]
+        wrong = (7 * begin + int(request_id)) % (k + 2)
+        if wrong < len(drafts):
+            drafts[wrong] = drafts[wrong] - 1 if drafts[wrong] else 1
+        return drafts
 
 
 def make_prompts(vocab: int, longest: int, block: int, seed: int = 0) -> list[list[int]]:
@@ -68,12 +97,30 @@ def make_prompts(vocab: int, longest: int, block: int, seed: int = 0) -> list[li
     return prompts
 
 
+def params_of(index: int, max_tokens: int) -> SamplingParams:
+    """Returns what the prompt of an index is run with: every second one is sampled, with filters
+    and penalties."""
+    drawn = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.1,
+        "repetition_penalty": 1.1,
+        "seed": index,
+    }
+    return SamplingParams(
+        max_tokens=max_tokens, ignore_eos=True, logprobs=2, **(drawn if index % 2 else {})
+    )
+
+
 def run(
     engine: Engine,
     prompts: Sequence[list[int]],
     max_tokens: int,
     preempt: bool = False,
     after_step: Callable[[Engine], None] | None = None,
+    first: int = 0,
 ) -> Result:
     """Generates for all prompts at once.
 
@@ -83,10 +130,10 @@ def run(
         max_tokens: New tokens of each.
         preempt: Send a running request back to the queue after every second step.
         after_step: Called after each step.
+        first: Index of the first prompt, which decides how it is run.
     """
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, logprobs=2)
     for i, ids in enumerate(prompts):
-        engine.add_request(str(i), ids, params)
+        engine.add_request(str(i), ids, params_of(first + i, max_tokens))
     done: dict[str, tuple] = {}
     preempted = dict.fromkeys(map(str, range(len(prompts))), 0)
     for step in itertools.count():
@@ -122,11 +169,23 @@ def variants(
     budgets: Iterable[int] = BUDGETS,
     batches: Iterable[int] = BATCHES,
     preempts: Iterable[bool] = (False, True),
+    speculations: Iterable[tuple[str | None, int]] = ((None, 0),),
 ) -> Iterator[Variant]:
-    """Yields all combinations; those of one engine follow each other as cold, warm, evicted."""
+    """Yields all combinations; those of one engine follow each other as cold, warm, evicted.
+
+    Args:
+        modes: Cache modes.
+        budgets: Rows of a step.
+        batches: Running requests.
+        preempts: Whether requests are preempted.
+        speculations: Methods and numbers of drafts; each combination of the others takes the next
+            one, so that all of them meet all the others sooner or later.
+    """
+    turns = itertools.cycle(speculations)
     for mode, budget, batch, preempt in itertools.product(modes, budgets, batches, preempts):
+        method, drafts = next(turns)
         for start in STARTS:
-            yield Variant(mode, budget, batch, preempt, start)
+            yield Variant(mode, budget, batch, preempt, start, method, drafts)
 
 
 def outcomes(
@@ -148,11 +207,16 @@ def outcomes(
         after_step: Called after each step.
     """
     plain = engine.with_options(
-        enable_prefix_caching=False, mamba_cache_mode="none", mamba_block_size=None, max_num_seqs=1
+        enable_prefix_caching=False,
+        mamba_cache_mode="none",
+        mamba_block_size=None,
+        max_num_seqs=1,
+        **speculation_options(engine),
     )
     if prepare is not None:
         prepare(plain)
     want = run(plain, prompts, max_tokens)
+    known = KnownTexts(prompts, want)
     variant_engine = plain
     for variant in chosen:
         if variant.start == "cold":
@@ -161,6 +225,7 @@ def outcomes(
                 mamba_cache_mode=variant.mode,
                 max_num_batched_tokens=variant.budget,
                 max_num_seqs=variant.batch,
+                **speculation_options(engine, variant.method, variant.drafts, known),
             )
             if prepare is not None:
                 prepare(variant_engine)
@@ -174,8 +239,35 @@ def outcomes(
             got == want,
             after.prefix_cache_hits - before.prefix_cache_hits,
             after.num_preemptions - before.num_preemptions,
+            after.spec_decode_num_draft_tokens - before.spec_decode_num_draft_tokens,
+            after.spec_decode_num_accepted_tokens - before.spec_decode_num_accepted_tokens,
             first_difference(got, want),
         )
+
+
+def speculation_options(
+    engine: Engine, method: str | None = None, drafts: int = 0, drafter: object | None = None
+) -> dict[str, object]:
+    """Returns engine options for a method and a number of drafts, None for no speculation.
+
+    Args:
+        engine: Its own settings count where it has that method.
+        method: As in `speculative_config`.
+        drafts: Most drafts of a request.
+        drafter: Of the method `custom`.
+    """
+    own, config = engine.config.speculation, None
+    if method is not None:
+        config = {"method": method, "num_speculative_tokens": drafts, "adaptive": False}
+        if own is not None and own.method == method and method == "draft_model":
+            config["model"] = own.model
+    return {
+        "speculative_config": config,
+        "spec_method": None,
+        "spec_tokens": None,
+        "spec_model": None,
+        "drafter": drafter if method == "custom" else None,
+    }
 
 
 def first_difference(got: Result, want: Result) -> str | None:

@@ -57,7 +57,10 @@ def generate(engine: Engine, prompts: list[list[int]], count: int) -> Result:
     """Generates one prompt after another."""
     from coachwhip.verify import run
 
-    return [run(engine, [prompt], count, after_step=check)[0] for prompt in prompts]
+    return [
+        run(engine, [prompt], count, after_step=check, first=i)[0]
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def outputs_of(engine: Engine, requests: dict[str, list[int]], count: int, at_step=None) -> dict:

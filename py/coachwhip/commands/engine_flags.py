@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import click
 
 from ..caching_config import CACHE_MODES, DEFAULT_BLOCK
 from ..config import DEVICES, DTYPES, POLICIES, SSM_DTYPES, EngineOptions
+from ..speculation_config import METHODS
 
 _DEFAULTS = EngineOptions()
+
+
+class _JsonObject(click.ParamType):
+    """A JSON object on the command line."""
+
+    name = "json"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, dict):
+            return value
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is no JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"{value!r} is no JSON object", param, ctx)
+        return found
+
+
+JSON_OBJECT = _JsonObject()
 
 
 def engine_flags(command: Callable) -> Callable:
@@ -92,6 +114,20 @@ def engine_flags(command: Callable) -> Callable:
             show_default=True,
             help="Order of requests.",
         ),
+        click.option(
+            "--speculative-config",
+            type=JSON_OBJECT,
+            help='Drafts that are verified together: {"method": "mtp", "num_speculative_tokens": 3}'
+            ", vLLM's keys.",
+        ),
+        click.option(
+            "--spec-method",
+            type=click.Choice([m for m in METHODS if m != "custom"]),
+            help="Short for its method.",
+        ),
+        click.option("--spec-tokens", type=int, help="Short for its num_speculative_tokens."),
+        click.option("--spec-model", help="Short for its model: the draft model's folder or id."),
+        click.option("--seed", type=int, help="Decides sampled texts; default random."),
         click.option(
             "--audit-state",
             is_flag=True,

@@ -1,4 +1,4 @@
-"""`coachwhip verify`: the same output whatever the mode, budget, batch, preemption and cache."""
+"""`coachwhip verify`: the same output whatever the mode, budget, batch, drafts and cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRID = 8
 """Tokens of the checkpoint grid, unless told otherwise."""
 PROMPT_BLOCKS = 6
 """Length of the longest prompt in blocks of the checkpoint grid."""
-QUICK_BUDGETS, QUICK_BATCHES = (1, 7, 64), (1, 8)
+QUICK_BUDGETS, QUICK_BATCHES, QUICK_DRAFTS = (1, 7, 64), (1, 8), (1, 3)
 
 
 @click.command()
@@ -39,9 +39,11 @@ def verify(
 ) -> None:
     """Run prompts in every mode, budget, batch and state of the cache, and compare all bits.
 
-    Without MODEL the small model that ships with coachwhip is used. Runs in float32 unless --dtype
-    says otherwise, on a grid of 8 tokens unless --mamba-block-size does. Exits with 1 on any
-    difference.
+    Each combination runs without speculation, and with one of the drafters (the model's own head if
+    it has one, n-grams, and one that knows the texts and errs at times) and up to 5 drafts. Every
+    second prompt is sampled. Without MODEL the small model that ships with coachwhip is used. Runs
+    in float32 unless --dtype says otherwise, on a grid of 8 tokens unless --mamba-block-size does.
+    Exits with 1 on any difference.
     """
     # MAX takes a second to import: --help is answered without it.
     from .. import verify as runs
@@ -52,10 +54,16 @@ def verify(
     # The pools are made for the largest batch, and smaller ones use a part of them.
     options["max_num_seqs"] = max(batches)
     engine = _engine(options, max_tokens)
+    methods = _methods(engine)
+    drafts = QUICK_DRAFTS if quick else runs.DRAFTS
+    speculations = [(method, count) for count in drafts for method in methods]
     longest = min(engine.config.max_model_len - max_tokens - 1, PROMPT_BLOCKS * block)
     prompts = runs.make_prompts(engine.model.spec.vocab_size, longest, block)
     modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
-    chosen = list(runs.variants(modes, budgets, batches))
+    chosen = [
+        *runs.variants(modes, budgets, batches),
+        *runs.variants(modes, budgets, batches, speculations=speculations),
+    ]
     outcomes = []
     with run_progress("verify", len(chosen), sys.stderr) as advance:
         for outcome in runs.outcomes(engine, prompts, max_tokens, chosen):
@@ -67,16 +75,30 @@ def verify(
     _conclude(name, outcomes)
 
 
+def _methods(engine: Engine) -> list[str]:
+    """Returns the drafters that the engine can run; `custom` is one that knows the texts."""
+    own = engine.config.speculation
+    methods = ["ngram", "custom"]
+    return methods if own is None or own.method in methods else [own.method, *methods]
+
+
 def _engine(options: dict, max_tokens: int) -> Engine:
     """Loads the model with room for the longest prompt and its new tokens."""
+    from ..checkpoint import read_model
     from ..compiled import progress_to_stderr
     from ..config import EngineOptions
-    from ..engine import Engine
+    from ..engine import Engine, model_folder
+    from ..verify import DRAFTS
 
     if options["dtype"] == "auto":
         options["dtype"] = "float32"
     if options["max_model_len"] is None:
         options["max_model_len"] = PROMPT_BLOCKS * options["mamba_block_size"] + max_tokens + 1
+    if not any(options[name] for name in ("speculative_config", "spec_method", "spec_model")):
+        # The pools are made for the most drafts, with the model's own head if it has one.
+        spec = read_model(model_folder(EngineOptions(**options))).spec
+        options["spec_method"] = "mtp" if spec.mtp_layers else "ngram"
+        options["spec_tokens"] = DRAFTS[-1]
     return Engine(
         EngineOptions(**options),
         progress_to_stderr,
@@ -92,21 +114,25 @@ def _print_table(title: str, outcomes: list[Outcome]) -> None:
 
     def row_of(outcome: Outcome) -> tuple:
         v = outcome.variant
-        return v.mode, v.start, v.preempt
+        return v.method or "", v.mode, v.start, v.preempt
 
     table = Table(title=escape(title))
-    for column in ("mode", "cache", "preempted", "runs", "equal", "tokens from the cache"):
-        table.add_column(column, justify="right" if column in ("runs", "equal") else "left")
-    for (mode, start, preempt), found in groupby(sorted(outcomes, key=row_of), row_of):
+    numbers = ("runs", "equal", "tokens from the cache", "drafts", "right")
+    for column in ("drafter", "mode", "cache", "preempted", *numbers):
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for (method, mode, start, preempt), found in groupby(sorted(outcomes, key=row_of), row_of):
         group = list(found)
         equal = sum(o.equal for o in group)
         table.add_row(
+            method or "none",
             mode,
             start,
             f"{sum(o.preemptions for o in group)} times" if preempt else "no",
             str(len(group)),
             str(equal) if equal == len(group) else f"[red]{equal}[/red]",
             str(sum(o.cached_tokens for o in group)),
+            str(sum(o.drafted for o in group)),
+            str(sum(o.accepted for o in group)),
         )
     Console().print(table)
 
