@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from coachwhip_graphs.spec import LayerKind
+
 from ..checkpoint import ModelDescription, read_model
 from ..config import EngineConfig, EngineOptions, resolve
-from ..errors import ConfigError
+from ..errors import CheckpointError, ConfigError
 from ..hub import resolve_model
 from ..runner import Runner
 from ..schedule.scheduler import Scheduler
 from ..tokenizer import Tokenizer
 from .custom import CustomDrafter
 from .draft_model import DraftModelDrafter
+from .draft_pools import FIELD, free_memory, with_draft_pools
 from .drafter import Drafter
 from .mtp import MtpDrafter, MtpHead
 from .ngram import NgramDrafter
@@ -24,24 +27,29 @@ Line = Callable[[str], None] | None
 class DraftModelSource:
     """The checkpoint of a draft model, checked against the model it drafts for.
 
+    It runs with the engine's options, at most up to its own `max_position_embeddings`, but for
+    `num_state_slots` and `num_kv_pages`: those are the model's, and `with_draft_pools` says how
+    many the draft model gets.
+
     Args:
         name: Folder or hub id.
-        options: Of the engine; the draft model gets the same types, device and limits.
+        options: Of the engine.
         model: The model it drafts for.
         gpu_present: Whether MAX sees a GPU.
 
     Raises:
-        ConfigError: It has another vocabulary, or cannot run with these options.
+        ConfigError: It has another vocabulary, or finds no room in memory.
         CheckpointError: Its files are missing or broken.
     """
 
     def __init__(
         self, name: str, options: EngineOptions, model: ModelDescription, *, gpu_present: bool
     ) -> None:
-        self.model = read_model(resolve_model(name, None))
-        _check_vocabulary(name, model, self.model)
-        limit = self.model.spec.max_position_embeddings
-        length = options.max_model_len or model.spec.max_position_embeddings
+        self.model = draft = _read(name)
+        _check_vocabulary(name, model, draft)
+        target = resolve(model.spec, model.dtype, options, gpu_present=gpu_present)
+        limit = draft.spec.max_position_embeddings or target.max_model_len
+        length = min(limit, target.max_model_len)
         own = replace(
             options,
             model=name,
@@ -50,14 +58,18 @@ class DraftModelSource:
             spec_tokens=None,
             spec_model=None,
             drafter=None,
-            num_state_slots=None,
-            num_kv_pages=None,
             audit_state=False,
-            # One slot follows the text, one runs ahead.
-            max_num_seqs=2 * options.max_num_seqs,
-            max_model_len=length if limit is None or length is None else min(length, limit),
+            max_model_len=length,
+            # Any that `resolve` takes: memory is shared out below.
+            num_state_slots=options.max_num_seqs if draft.spec.count(LayerKind.MAMBA2) else None,
+            num_kv_pages=length if draft.spec.count(LayerKind.ATTENTION) else None,
         )
-        self.config = resolve(self.model.spec, self.model.dtype, own, gpu_present=gpu_present)
+        self.config = with_draft_pools(
+            resolve(draft.spec, draft.dtype, own, gpu_present=gpu_present),
+            name,
+            draft,
+            free_memory(model, target, draft),
+        )
 
 
 def make_drafter(
@@ -94,25 +106,54 @@ def make_drafter(
             loaded["mtp"] = MtpHead(runner, on_progress)
         publishes = config.mamba_cache_mode != "none"
         return MtpDrafter(loaded["mtp"], scheduler.ownership.take_pages, publishes)
-    if wanted.model not in loaded:
-        loaded[wanted.model] = Runner(
-            source.model.path, source.model.spec, source.config, on_progress, on_warning
-        )
-        if source.config.copies_pages:
-            loaded[wanted.model].load_page_copy(on_progress)
-    return DraftModelDrafter(loaded[wanted.model])
+    return _draft_model(source, loaded, on_progress, on_warning)
+
+
+def _draft_model(
+    source: DraftModelSource, loaded: dict[str, object], on_progress: Line, on_warning: Line
+) -> DraftModelDrafter:
+    """Returns a drafter over a draft model, which is loaded unless it is already."""
+    config, key = source.config, f"draft model {source.model.path}"
+    if key not in loaded:
+        for line in (*source.model.warnings, *config.warnings) if on_warning else ():
+            on_warning(line)
+        loaded[key] = Runner(source.model.path, source.model.spec, config, on_progress, on_warning)
+    runner = loaded[key]
+    if config.copies_pages:
+        runner.load_page_copy(on_progress)
+    config = replace(
+        config,
+        num_state_slots=min(config.num_state_slots, runner.config.num_state_slots),
+        num_kv_pages=min(config.num_kv_pages, runner.config.num_kv_pages),
+    )
+    return DraftModelDrafter(runner, config)
+
+
+def _read(name: str) -> ModelDescription:
+    """Reads a draft model; what is wrong with its name is said of the option that named it."""
+    try:
+        return read_model(resolve_model(name, None))
+    except CheckpointError as error:
+        raise CheckpointError(f"{FIELD}: {error.path}", error.problems, error.hint) from error
+    except ConfigError as error:
+        if error.field != "model":
+            raise
+        raise ConfigError(error.code, FIELD, error.got, error.allowed, error.hint) from error
 
 
 def _check_vocabulary(name: str, model: ModelDescription, draft: ModelDescription) -> None:
     mine, yours = draft.spec.vocab_size, model.spec.vocab_size
-    field = "speculative_config.model"
     fix = "name a draft model of the same family"
     if mine != yours:
         raise ConfigError(
-            "vocabulary", field, name, f"a vocabulary of {yours} tokens; it has {mine}", fix
+            "vocabulary",
+            FIELD,
+            name,
+            f"a model with a vocabulary of {yours} tokens; it has {mine}",
+            fix,
         )
     tokenizers = Tokenizer.beside(draft.path), Tokenizer.beside(model.path)
     if None not in tokenizers and tokenizers[0].vocabulary() != tokenizers[1].vocabulary():
         raise ConfigError(
-            "vocabulary", field, name, "the same tokens under the same ids as the model", fix
+            "vocabulary", FIELD, name, "a model with the same tokens under the same ids", fix
         )

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 from ..cache.pool import Pool
 from ..cache.prefix_cache import PrefixCache
+from ..config import EngineConfig
 from ..runner import Runner
+from ..sampling.sampler import Sampler
+from ..schedule.chunks import chunk_end
 from ..schedule.ownership import Ownership
 from ..schedule.plan import PlannedSequence, StepPlan
 from ..schedule.request import Request
@@ -17,145 +20,165 @@ class DraftModelDrafter:
     """Follows every text with a model of its own, and runs it ahead for drafts.
 
     The model's state after the accepted tokens is in a live slot; drafts are computed from it into
-    a second slot, which nobody reads again. So a rejected draft leaves nothing behind, and what was
-    accepted is computed once more, together with what is new. The model has its own slots, pages
-    and prefix cache. Where those are all taken, a request gets no drafts.
+    a spare slot, which is no longer read when they are there. So a rejected draft leaves nothing
+    behind, and what was accepted is computed once more, together with what is new. A text is
+    followed from the first time that drafts are wanted for it, its prompt then being computed at
+    once.
+
+    The model has its own slots, pages and prefix cache. A request without room in them gets no
+    drafts, one without a spare slot gets one, and texts that are too long for the model get none.
 
     Args:
         runner: The draft model.
-        sizes: Slots and pages are those of the runner's config.
+        config: Its options; slots and pages are at most those of the runner's pools.
     """
 
-    def __init__(self, runner: Runner) -> None:
-        config = runner.config
-        self._runner, self._config = runner, config
+    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        self.runner, self._config = runner, config
         slots, pages = config.num_state_slots, config.num_kv_pages
-        self._cache = PrefixCache(
+        self.cache = PrefixCache(
             Pool("draft state slots", slots) if slots else None,
             Pool("draft pages", pages) if pages else None,
             config.kv_cache_page_size,
             config.mamba_cache_mode,
             config.mamba_block_size,
         )
-        self._ownership = Ownership(self._cache)
+        self._ownership = Ownership(self.cache)
         self._followed: dict[str, Request] = {}
-        self._scratch: dict[str, int] = {}
-        """Request id -> slot of states that drafts lead to."""
 
     def propose(self, step: DraftStep) -> dict[str, list[int]]:
-        following = []
-        for request_id, wanted in step.wanted.items():
+        wanted = {}
+        for request_id, count in step.wanted.items():
             request = step.requests[request_id]
-            if request.num_tokens + wanted <= self._config.max_model_len:
-                mine = self._follow(request)
-                if mine is not None:
-                    following.append(mine)
-        if not following:
-            return {}
-        drafts = {r.request_id: [t] for r, t in self._catch_up(following, step.samplers).items()}
-        self._run_ahead(following, drafts, step)
-        return drafts
+            room = self._config.max_model_len - request.num_tokens
+            if room < 1:
+                self.forget(request_id)
+            elif (mine := self._follow(request)) is not None:
+                wanted[mine] = min(count, room)
+        drafts = self._catch_up(list(wanted), step.samplers)
+        self._run_ahead(drafts, wanted, step.samplers)
+        return {request.request_id: found for request, found in drafts.items()}
 
     def forget(self, request_id: str) -> None:
         mine = self._followed.pop(request_id, None)
         if mine is not None:
-            slot = self._scratch.pop(request_id, None)
-            if slot is not None:
-                self._cache.slots.release(slot)
             self._ownership.release(mine)
 
     def check(self) -> None:
-        """Raises AssertionError unless slots and pages are owned as they should be."""
-        for request_id, slot in self._scratch.items():
-            self._followed[request_id].boundary_slots[-1] = slot
-        self._ownership.check(self._followed.values(), in_flight=True)
-        for request_id in self._scratch:
-            del self._followed[request_id].boundary_slots[-1]
+        """Raises AssertionError unless slots and pages are owned as they should be, between
+        steps."""
+        self._ownership.check(self._followed.values(), in_flight=False)
 
     def _follow(self, request: Request) -> Request | None:
-        """Returns this model's copy of a request, up to date; None if there is no room for it."""
+        """Returns this model's copy of a request, with the newest tokens; None if there is no room
+        for it."""
         mine = self._followed.get(request.request_id)
-        if mine is not None and mine.prompt_token_ids is not request.prompt_token_ids:
-            self.forget(request.request_id)  # the id names another request now
-            mine = None
         if mine is None:
-            mine = Request(
-                request.request_id,
-                request.prompt_token_ids,
-                request.max_tokens,
-                cache_salt=request.cache_salt,
-            )
+            prompt = request.prompt_token_ids
+            most = min(request.max_tokens, self._config.max_model_len - len(prompt))
+            mine = Request(request.request_id, prompt, most, cache_salt=request.cache_salt)
             mine.output_token_ids = list(request.output_token_ids)
             extra = () if mine.cache_salt is None else (mine.cache_salt,)
-            mine.prefix = self._cache.prefix(extra, mine.tokens)
-            pages, needed = self._cache.pages, self._ownership.pages_needed(mine)
-            if (pages is not None and needed > pages.total) or not self._ownership.acquire(mine):
+            mine.prefix = self.cache.prefix(extra, mine.tokens)
+            if not self._ownership.acquire(mine):
                 return None
             self._followed[mine.request_id] = mine
-            if self._cache.slots is not None:
-                slot = self._cache.slots.take()
-                if slot is None:
-                    self.forget(mine.request_id)
-                    return None
-                self._scratch[mine.request_id] = slot
         mine.output_token_ids += request.output_token_ids[len(mine.output_token_ids) :]
         return mine
 
-    def _catch_up(self, following: list[Request], samplers: Mapping) -> dict[Request, int]:
-        """Computes all that is new of the texts; returns the first draft after each."""
-        found = {}
+    def _catch_up(
+        self, following: list[Request], samplers: Mapping[str, Sampler]
+    ) -> dict[Request, list[int]]:
+        """Computes all that is new of the texts; returns the first draft after each.
+
+        There is none where the logits are not finite.
+        """
+        drafts = {}
+        mode = "none" if self.cache.slots is None else self.cache.mode
         while pending := [r for r in following if r.num_computed < r.num_tokens]:
-            budget, chosen = self._config.max_num_batched_tokens, []
+            budget = self._config.max_num_batched_tokens
+            chosen, sampled, sequences = [], [], []
             for request in pending:
-                end = min(request.num_tokens, request.num_computed + budget)
-                if end > request.num_computed:
-                    chosen.append((request, end))
-                    budget -= end - request.num_computed
-            copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
-            sequences, sampled = [], []
-            for request, end in chosen:
+                if not budget:
+                    break
+                begin, known = request.num_computed, request.num_tokens
+                end = chunk_end(mode, begin, known, budget, self.cache.block, request.branch)
+                budget -= end - begin
+                chosen.append((request, end))
                 sequences.append(self._rows(request, end))
-                if end == request.num_tokens:
-                    sampled.append(samplers[request.request_id].row(request.num_tokens))
-            output = self._runner.execute(StepPlan(tuple(sequences), copies), sampled)
-            tokens = iter(output.tokens.tolist())
+                if end == known:
+                    sampled.append(samplers[request.request_id].row(end))
+            copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
+            output = self.runner.execute(StepPlan(tuple(sequences), copies), sampled)
+            tokens = zip(output.tokens.tolist(), output.finite.tolist(), strict=True)
             for request, end in chosen:
                 request.num_computed = end
                 self._ownership.release_sources(request)
                 self._ownership.publish(request, leaves=False)
                 if end == request.num_tokens:
-                    found[request] = next(tokens)
-        return found
+                    token, finite = next(tokens)
+                    if finite:
+                        drafts[request] = [token]
+        return drafts
 
     def _run_ahead(
-        self, following: list[Request], drafts: dict[str, list[int]], step: DraftStep
+        self,
+        drafts: dict[Request, list[int]],
+        wanted: Mapping[Request, int],
+        samplers: Mapping[str, Sampler],
     ) -> None:
-        while deeper := [
-            r for r in following if len(drafts[r.request_id]) < step.wanted[r.request_id]
-        ]:
-            sequences, sampled = [], []
-            for request in deeper:
-                found = drafts[request.request_id]
-                begin = request.num_tokens + len(found) - 1
-                self._ownership.take_pages(request, begin + 1)
-                scratch = self._scratch.get(request.request_id, -1)
-                sequences.append(
-                    PlannedSequence(
-                        request.request_id,
-                        (found[-1],),
-                        begin,
-                        request.read_slot if len(found) == 1 else scratch,
-                        (scratch,),
-                        self._pages(request, begin + 1),
-                        1,
-                    )
-                )
-                sampled.append(step.samplers[request.request_id].row(begin + 1, tuple(found)))
-            output = self._runner.execute(StepPlan(tuple(sequences)), sampled)
-            for request, token in zip(deeper, output.tokens.tolist(), strict=True):
-                drafts[request.request_id].append(token)
+        """Adds the drafts after the first ones."""
+        spare: dict[Request, int] = {}
+        deeper = [request for request in drafts if wanted[request] > 1]
+        try:
+            deeper = [request for request in deeper if self._take_spare(request, spare)]
+            while deeper:
+                sequences = [self._draft_row(r, drafts[r], spare.get(r, -1)) for r in deeper]
+                sampled = [
+                    samplers[r.request_id].row(r.num_tokens + len(drafts[r]), tuple(drafts[r]))
+                    for r in deeper
+                ]
+                output = self.runner.execute(StepPlan(tuple(sequences)), sampled)
+                found = zip(deeper, output.tokens.tolist(), output.finite.tolist(), strict=True)
+                deeper = []
+                for request, token, finite in found:
+                    if finite:
+                        drafts[request].append(token)
+                    if finite and len(drafts[request]) < wanted[request]:
+                        deeper.append(request)
+        finally:
+            for request, slot in spare.items():
+                if slot not in request.live_slots:
+                    self.cache.slots.release(slot)
+
+    def _take_spare(self, request: Request, spare: dict[Request, int]) -> bool:
+        """Notes a slot for the states after a request's drafts; False if there is none."""
+        if self.cache.slots is None:
+            return True
+        # While the state is in a checkpoint, nobody reads the live slot before it is written anew.
+        slot = request.live_slots[0]
+        if request.read_slot == slot:
+            slot = self.cache.slots.take()
+        if slot is not None:
+            spare[request] = slot
+        return slot is not None
+
+    def _draft_row(self, request: Request, found: list[int], spare: int) -> PlannedSequence:
+        """Plans the row of the last draft that was found; its state goes to the spare slot."""
+        begin = request.num_tokens + len(found) - 1
+        self._ownership.take_pages(request, begin + 1)
+        return PlannedSequence(
+            request.request_id,
+            (found[-1],),
+            begin,
+            request.read_slot if len(found) == 1 else spare,
+            (spare,),
+            self._pages(request, begin + 1),
+            1,
+        )
 
     def _rows(self, request: Request, end: int) -> PlannedSequence:
+        """Plans the rows up to `end`, of accepted tokens."""
         begin = request.num_computed
         self._ownership.take_pages(request, end)
         self._ownership.take_boundary_slots(request, end)
