@@ -7,8 +7,9 @@ from max.gpu.host.info import is_gpu
 
 from .ragged import check_equal, check_indices, for_each_range
 from .sample import sample_row, settings_of
+from .sample_gpu import THREADS, sample_gpu
 
-comptime DRAW_COST = 16
+comptime DRAW_COST = 8
 """Cost of a token that may be drawn, in tokens of which the largest is looked for."""
 
 
@@ -118,7 +119,20 @@ struct Sample:
             return
 
         comptime if is_gpu[target]():
-            raise Error(OP, ": not on a GPU yet")
+            ctx.enqueue_function[sample_gpu](
+                tp,
+                sp,
+                lp,
+                rp,
+                wp,
+                esp,
+                etp,
+                ecp,
+                ebp,
+                Int32(vocab),
+                grid_dim=rows,
+                block_dim=THREADS,
+            )
         else:
             check_edits(OP, esp, rows, edits)
             var used = Int(esp[unsafe_offset=rows])
