@@ -5,7 +5,7 @@ logits stay or go together. Nothing is sorted: tokens are counted, or their mass
 of their logits; the bin in which the wanted count or mass is reached is split into finer bins,
 down to a single float value.
 
-A mass is exp(x) * 2^45 as an integer, so sums of masses are exact and do not depend on order.
+A mass is exp(x) * 2^43 as an integer, so sums of masses are exact and do not depend on order.
 
 See: tests/reference/sample.py.
 """
@@ -30,8 +30,10 @@ comptime BINS = 2048
 """Bins of one pass over a row; they fit the L1 cache."""
 comptime BINS_PER_NAT = Float32(64)
 """Bins that masses within a factor of e fall into; the first holds all below 32 nats."""
-comptime ONE_MASS = Float32(35184372088832.0)
-"""Mass of the largest token, 2^45: 262,144 of them do not overflow, and their rounding is 2^-46."""
+comptime MAX_VOCAB = 524288
+"""Most tokens, so that their masses do not overflow."""
+comptime ONE_MASS = Float32(8796093022208.0)
+"""Mass of the largest token, 2^43."""
 comptime FEW_MAXIMA = 512
 """Maxima that top-k looks at for small k, about."""
 comptime MOST_MAXIMA = 4096
@@ -101,7 +103,7 @@ def mass_of[W: SIMDLength, //](x: SIMD[F, W]) -> SIMD[M, W]:
         x: At most 0.
 
     Returns:
-        `exp(x)` in units of 2^-45.
+        `exp(x)` in units of 2^-43.
     """
     return (exp(x) * ONE_MASS).cast[M]()
 

@@ -147,7 +147,7 @@ def test_wrong_size_is_refused(config: Config, message: str) -> None:
 def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
     found = {
         name: int(number)
-        for kernel in ("ssm_scan", "moe_route")
+        for kernel in ("ssm_scan", "moe_route", "sample_threshold")
         for name, number in re.findall(
             r"^comptime (MAX_\w+) = (\d+)$", (kernels_dir() / f"{kernel}.mojo").read_text(), re.M
         )
@@ -157,6 +157,7 @@ def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
         "MAX_HEAD_VALUES": limits.HEAD_VALUES_LIMIT,
         "MAX_GROUPS": limits.GROUPS_LIMIT,
         "MAX_EXPERTS": limits.EXPERTS_LIMIT,
+        "MAX_VOCAB": limits.VOCAB_LIMIT,
     }
 
 
@@ -171,6 +172,15 @@ def test_settings_have_their_columns(place: int, name: str, columns: int) -> Non
     types = SAMPLE.types(CPU)
     types[place] = TensorType(types[place].dtype, ["rows", 5], CPU)
     message = rf"^coachwhip\.sample: {name} has 5 columns, expected {columns}$"
+    with pytest.raises(ValueError, match=message):
+        build(SAMPLE, types)
+
+
+@pytest.mark.parametrize("vocab", [0, limits.VOCAB_LIMIT + 1])
+def test_vocabulary_is_limited(vocab: int) -> None:
+    types = SAMPLE.types(CPU)
+    types[0] = TensorType(F32, ["rows", vocab], CPU)
+    message = rf"^coachwhip\.sample: logits has {vocab} columns \(vocab\), expected 1 to 524288$"
     with pytest.raises(ValueError, match=message):
         build(SAMPLE, types)
 

@@ -268,6 +268,17 @@ def test_every_part_of_a_large_vocabulary_is_drawn(model: Model) -> None:
     assert chi_square(tokens // 256, sixteenths) < 4
 
 
+def test_the_largest_vocabulary_does_not_overflow(model: Model) -> None:
+    """Nearly equal tokens, of which a sum that wrapped around would keep the largest alone."""
+    logits = np.zeros((5, 524288), np.float32)
+    logits[:, 7] = 1e-3
+    rows = [Row(top_p=0.9, position=i) for i in range(5)]
+    tokens = sampled(model, logits, rows)
+    assert len(set(tokens)) > 1
+    for token, row in zip(tokens, rows, strict=True):
+        assert token in acceptable(logits[0], row, SLACK)
+
+
 def test_positions_draw_independently(model: Model) -> None:
     """Pairs of tokens that follow one another are distributed as a product."""
     tokens = drawn(model, np.zeros(4), Row(seed=9), 20_000)
@@ -337,7 +348,8 @@ def wrong(place: int, array: Typed) -> list[Typed]:
         (6, typed(np.zeros(3)), r"edit_bias\.shape\[0\] is 3, expected 2"),
         (1, typed(np.ones((1, 6))), r"real\.shape\[0\] is 1, expected 2"),
         (2, indices(np.zeros((3, 4))), r"whole\.shape\[0\] is 3, expected 2"),
-        (0, typed(np.zeros((2, 0))), r"logits\.shape\[1\] is 0, expected at least 1"),
+        (0, typed(np.zeros((2, 0))), r"logits\.shape\[1\] is 0, expected 1 to 524288"),
+        (0, typed(np.zeros((2, 524289))), r"logits\.shape\[1\] is 524289, expected 1 to 524288"),
     ],
 )
 def test_wrong_operands_are_refused(model: Model, place: int, array: Typed, message: str) -> None:
