@@ -104,9 +104,7 @@ def host_share(engine: Engine, sizes: Sizes) -> Measured:
     draws = np.random.default_rng(3)
     one = engine.with_options(max_num_seqs=sizes.decode_batch)
     prompts = [_tokens(one, draws, sizes.tail) for _ in range(sizes.decode_batch)]
-    params = SamplingParams(max_tokens=sizes.decode_steps, ignore_eos=True)
-    for i, prompt in enumerate(prompts):
-        one.add_request(str(i), prompt, params)
+    _add(one, prompts, sizes.decode_steps)
     while any(not r.decodes for r in one.scheduler.running.values()) or not one.scheduler.running:
         one.step()
     before = one.metrics()
@@ -146,11 +144,15 @@ def _tokens(engine: Engine, draws: np.random.Generator, count: int) -> list[int]
     return draws.integers(5, engine.model.spec.vocab_size, count).tolist()
 
 
-def _generate(engine: Engine, prompts: list[list[int]], count: int) -> list[list[int]]:
+def _add(engine: Engine, prompts: list[list[int]], count: int) -> None:
     params = SamplingParams(max_tokens=count, ignore_eos=True)
-    done = {}
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), list(prompt), params)
+
+
+def _generate(engine: Engine, prompts: list[list[int]], count: int) -> list[list[int]]:
+    done = {}
+    _add(engine, prompts, count)
     while engine.has_unfinished:
         for output in engine.step():
             if output.finished:

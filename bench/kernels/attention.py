@@ -6,7 +6,7 @@ FLOP are 4 for each query value and key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from max.nn.kernels import flash_attention_ragged, store_k_cache_ragged, store_v
 from max.nn.kv_cache import KVCacheInputsPerDevice, MHAKVCacheParams
 from torch.nn import functional as F
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, CPU, F32, I32, I64, U32, in_place, in_type
 from bench.kernels.memory import TORCH_OF, Memory, buffer, indices, tensor
 from coachwhip_graphs import ops as our_ops
@@ -229,9 +229,5 @@ def benchmark(quick: bool) -> Benchmark:
         ]
     kinds = {shape.model: shape for shape in shapes}.values()
 
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models, memory)
-
     rivals = [rival_graph(shape) for shape in kinds if shape.dtype == "float32"]
-    return Benchmark([own_graph(shape) for shape in kinds], rivals, cases)
+    return Benchmark([own_graph(shape) for shape in kinds], rivals, each(shapes, _case))

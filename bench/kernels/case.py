@@ -5,7 +5,7 @@ A kernel's file makes `Benchmark`s; nothing here knows any kernel, MAX or torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -87,3 +87,20 @@ class Benchmark:
     own: list[GraphSpec]
     rivals: list[GraphSpec]
     cases: Callable[[Mapping[str, Any], Any], Iterator[Case]] = field(repr=False)
+
+
+def each(
+    shapes: Sequence[Any], case: Callable[[Any, Mapping[str, Any], Any], Case]
+) -> Callable[[Mapping[str, Any], Any], Iterator[Case]]:
+    """Returns the `cases` of a benchmark: one for each shape, made when its turn comes.
+
+    Args:
+        shapes: What differs between the cases.
+        case: (shape, models, memory) -> case.
+    """
+
+    def cases(models: Mapping[str, Any], memory: Any) -> Iterator[Case]:
+        for shape in shapes:
+            yield case(shape, models, memory)
+
+    return cases

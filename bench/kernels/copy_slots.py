@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import F32, I32, in_place, in_type
 from bench.kernels.memory import Memory, buffer
 from coachwhip_graphs import ops as our_ops
@@ -83,8 +83,4 @@ def benchmark(quick: bool) -> Benchmark:
     """Slots of four layers with 64 heads of 64 x 128."""
     shapes = [Shape(4096, 2)] if quick else [Shape(1 << 21, 1), Shape(1 << 21, 8)]
 
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models, memory)
-
-    return Benchmark([own_graph()], [], cases)
+    return Benchmark([own_graph()], [], each(shapes, _case))

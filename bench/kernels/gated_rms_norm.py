@@ -6,7 +6,7 @@ step is no slower than this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from max.nn.state_space import gated_group_rmsnorm
 from torch.nn import functional as F
 
-from bench.kernels.case import LAYERS, Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import LAYERS, Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, F32, in_type
 from bench.kernels.memory import TORCH_OF, Memory, buffer, layers
 from coachwhip_graphs import ops as our_ops
@@ -52,11 +52,11 @@ def torch_norm(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor) -> torch.
     return (normal.view_as(v) * weight).to(y.dtype)
 
 
-def graph(shape: Shape, rival: bool, count: int = LAYERS) -> GraphSpec:
-    """Our norm, or MAX's, of `count` layers."""
+def graph(shape: Shape, rival: bool) -> GraphSpec:
+    """Our norm, or MAX's, of all layers."""
     dtype = BF16 if shape.dtype == "bfloat16" else F32
     rows = in_type(dtype, "tokens", shape.width)
-    types = [rows, rows, in_type(F32, shape.width)] * count
+    types = [rows, rows, in_type(F32, shape.width)] * LAYERS
 
     def norm(operands: list[Any]) -> Any:
         if rival:
@@ -65,10 +65,9 @@ def graph(shape: Shape, rival: bool, count: int = LAYERS) -> GraphSpec:
 
     def build(inputs: list[Any]) -> list[Any]:
         operands = [v.tensor for v in inputs]
-        return [norm(operands[3 * i : 3 * i + 3]) for i in range(count)]
+        return [norm(operands[3 * i : 3 * i + 3]) for i in range(LAYERS)]
 
-    name = f"max-{shape.model}" if rival else shape.model
-    return GraphSpec(name if count > 1 else f"{name}-single", types, build)
+    return GraphSpec(f"max-{shape.model}" if rival else shape.model, types, build)
 
 
 def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
@@ -106,7 +105,7 @@ def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
     rivals = {name: run(model) for name, model in programs.items()}
     ours = rivals.pop("ours")
     rivals["torch"] = lambda: torch_norms(place())
-    hot, single = programs["ours"], models.get(f"{shape.model}-single")
+    hot = programs["ours"]
     return Case(
         "gated_rms_norm",
         shape.name,
@@ -116,9 +115,8 @@ def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
         outputs,
         shape.rows,
         (lambda: hot.execute(*given[0])) if shape.rows == 1 else None,
-        (lambda: single.execute(*given[place()][:3])) if single and shape.rows == 1 else None,
-        LAYERS,
-        2e-2 if shape.dtype == "bfloat16" else 1e-3,
+        layers=LAYERS,
+        tolerance=2e-2 if shape.dtype == "bfloat16" else 1e-3,
     )
 
 
@@ -130,10 +128,8 @@ def benchmark(quick: bool) -> Benchmark:
         shapes = [Shape(4096, 1), Shape(4096, 32), Shape(4096, 512), Shape(4096, 512, "bfloat16")]
     kinds = {shape.model: shape for shape in shapes}.values()
 
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models, memory)
-
-    own = [graph(shape, False) for shape in kinds]
-    own += [graph(shape, False, 1) for shape in kinds if shape.rows == 1]
-    return Benchmark(own, [graph(shape, True) for shape in kinds], cases)
+    return Benchmark(
+        [graph(shape, False) for shape in kinds],
+        [graph(shape, True) for shape in kinds],
+        each(shapes, _case),
+    )

@@ -5,14 +5,14 @@ The weight comes from memory in each call, as it does in a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, F32, in_type
 from bench.kernels.memory import TORCH_OF, Memory, buffer, tensor
 from coachwhip_graphs import ops as our_ops
@@ -95,10 +95,8 @@ def benchmark(quick: bool) -> Benchmark:
         shapes = [Shape(m, 2688, 10304, d) for d in dtypes for m in (1, 4, 32, 512)]
     kinds = {shape.model: shape for shape in shapes}.values()
 
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models, memory)
-
     return Benchmark(
-        [graph(shape, False) for shape in kinds], [graph(shape, True) for shape in kinds], cases
+        [graph(shape, False) for shape in kinds],
+        [graph(shape, True) for shape in kinds],
+        each(shapes, _case),
     )

@@ -8,15 +8,15 @@ larger than any cache.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from bench.kernels.case import Benchmark, Case, GraphSpec, Work
+from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, F32, in_type
-from bench.kernels.memory import TORCH_OF, Memory, buffer, tensor
+from bench.kernels.memory import TORCH_OF, buffer, tensor
 from coachwhip_graphs.moe import moe
 from coachwhip_graphs.spec import MoeSpec
 
@@ -175,8 +175,8 @@ def benchmark(quick: bool) -> Benchmark:
     shapes = [Shape(b, d, **sizes) for d in ("bfloat16", "float32") for b in (1, 8)]
     kinds = {shape.model: shape for shape in shapes}.values()
 
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models)
-
-    return Benchmark([graph(shape) for shape in kinds], [], cases)
+    return Benchmark(
+        [graph(shape) for shape in kinds],
+        [],
+        each(shapes, lambda shape, models, memory: _case(shape, models)),
+    )

@@ -9,17 +9,20 @@ sequence's layers side by side; the rivals' pool holds the same states as so man
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from max.nn.state_space import mamba2_ssd_chunk_scan_varlen_fwd_inplace
 from torch.nn import functional as F
 
+from bench.kernels import state_op
 from bench.kernels.case import LAYERS, Benchmark, Case, GraphSpec, Work
-from bench.kernels.graphs import BF16, BOOL, F32, I32, U32, in_place, in_type
-from bench.kernels.memory import TORCH_OF, Memory, buffer, indices, layers
+from bench.kernels.graphs import BF16, F32, in_place, in_type
+from bench.kernels.memory import TORCH_OF, Memory, buffer, layers
+from bench.kernels.state_op import Places, Rival, StateShape
 from coachwhip_graphs import ops as our_ops
 from models.train.ssd import ssd_chunked
 
@@ -29,30 +32,14 @@ CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One case: `batch` sequences of `rows` rows each."""
+class Shape(StateShape):
+    """One case; `width` is the number of heads."""
 
-    nheads: int
-    batch: int
-    rows: int
-    dtype: str = "float32"
-
-    @property
-    def name(self) -> str:
-        what = f"decode batch {self.batch}" if self.rows == 1 else f"prefill {self.rows}"
-        return f"{what}, {self.nheads} heads, {self.dtype}"
-
-    @property
-    def model(self) -> str:
-        return f"ssm_scan-{self.nheads}-{self.dtype}"
-
-    @property
-    def tokens(self) -> int:
-        return self.batch * self.rows
+    kernel, unit = "ssm_scan", "heads"
 
     @property
     def state(self) -> int:
-        return self.nheads * HEADDIM * DSTATE
+        return self.width * HEADDIM * DSTATE
 
     @property
     def work(self) -> Work:
@@ -71,7 +58,7 @@ class Data:
 
     def __init__(self, shape: Shape, layer: int) -> None:
         r = torch.Generator().manual_seed(100 + layer)
-        t, h, dtype = shape.tokens, shape.nheads, TORCH_OF[shape.dtype]
+        t, h, dtype = shape.tokens, shape.width, TORCH_OF[shape.dtype]
         self.xbc = torch.randn(t, h * HEADDIM + 2 * NGROUPS * DSTATE, generator=r).to(dtype)
         self.dt = torch.randn(t, h, generator=r).to(dtype)
         self.a = -torch.rand(h, generator=r).mul(2).exp()
@@ -111,144 +98,79 @@ def torch_prefill(data: Data) -> torch.Tensor:
 def own_graph(shape: Shape, count: int = LAYERS) -> GraphSpec:
     """Our scan for the first `count` layers of the pool."""
     dtype = BF16 if shape.dtype == "bfloat16" else F32
-    h = shape.nheads
+    h = shape.width
     layer = [
         in_type(dtype, "tokens", h * HEADDIM + 2 * NGROUPS * DSTATE),
         in_type(dtype, "tokens", h),
         *(in_type(F32, h) for _ in range(3)),
     ]
-    types = [
-        in_place(dtype, "slots", LAYERS, h, HEADDIM * DSTATE),
-        in_type(I32, "starts"),
-        in_type(I32, "batch"),
-        in_type(I32, "tokens"),
-        *layer * count,
-    ]
-
-    def build(inputs: list[Any]) -> list[Any]:
-        pool, plan = inputs[0].buffer, [v.tensor for v in inputs[1:4]]
-        rows, each = [v.tensor for v in inputs[4:]], len(layer)
-        return [
-            our_ops.ssm_scan(
-                pool,
-                *rows[i * each : (i + 1) * each],
-                *plan,
-                layer=i,
-                headdim=HEADDIM,
-                dstate=DSTATE,
-            )
-            for i in range(count)
-        ]
-
-    return GraphSpec(shape.model if count > 1 else f"{shape.model}-single", types, build)
+    pool = in_place(dtype, "slots", LAYERS, h, HEADDIM * DSTATE)
+    scan = partial(our_ops.ssm_scan, headdim=HEADDIM, dstate=DSTATE)
+    return state_op.own_graph(shape, count, pool, layer, scan)
 
 
-def rival_graph(nheads: int) -> GraphSpec:
-    """MAX's scan, once for each layer, from and to slots of its own."""
+def rival_graph(shape: Shape) -> GraphSpec:
+    """MAX's scan, in float32."""
+    h = shape.width
     layer = [
-        in_type(F32, "tokens", nheads, HEADDIM),
-        in_type(F32, "tokens", nheads),
-        in_type(F32, nheads),
+        in_type(F32, "tokens", h, HEADDIM),
+        in_type(F32, "tokens", h),
+        in_type(F32, h),
         in_type(F32, "tokens", NGROUPS, DSTATE),
         in_type(F32, "tokens", NGROUPS, DSTATE),
-        in_type(F32, nheads),
-        in_type(F32, nheads),
-        in_type(U32, "batch"),
-    ]
-    types = [
-        in_place(F32, "slots", nheads, HEADDIM, DSTATE),
-        in_type(I32, "starts"),
-        in_type(BOOL, "batch"),
-        *layer * LAYERS,
+        in_type(F32, h),
+        in_type(F32, h),
     ]
 
-    def build(inputs: list[Any]) -> list[Any]:
-        pool, starts, old = inputs[0].buffer, inputs[1].tensor, inputs[2].tensor
-        found = []
-        for i in range(3, len(inputs), len(layer)):
-            *rows, slots = (v.tensor for v in inputs[i : i + len(layer)])
-            found.append(mamba2_ssd_chunk_scan_varlen_fwd_inplace(*rows, pool, starts, old, slots))
-        return found
+    def op(operands: list[Any], pool: Any, starts: Any, old: Any, slots: Any) -> Any:
+        return mamba2_ssd_chunk_scan_varlen_fwd_inplace(*operands, pool, starts, old, slots)
 
-    return GraphSpec(f"max-ssm_scan-{nheads}", types, build)
+    return state_op.rival_graph(shape, in_place(F32, "slots", h, HEADDIM, DSTATE), layer, op)
+
+
+def _torch_rivals(
+    shape: Shape, data: list[Data], states: torch.Tensor, places: Places
+) -> dict[str, Rival]:
+    if shape.rows > 1:
+        return {
+            "torch chunked": (
+                lambda: [torch_prefill(d) for d in data],
+                lambda: layers([torch_prefill(d) for d in data]),
+            )
+        }
+    wanted = [[torch.tensor(layer) for layer in place] for place in places.homes]
+
+    def steps() -> None:
+        for home, d in zip(wanted[places.walk()], data, strict=True):
+            torch_step(states, home, d)
+
+    empty = torch.zeros(shape.batch, *states.shape[1:], dtype=states.dtype)
+    return {
+        "torch step": (
+            steps,
+            lambda: layers([torch_advance(empty.zero_(), d) for d in data]),
+        )
+    }
 
 
 def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
     data = [Data(shape, layer) for layer in range(LAYERS)]
     arena = memory.arena(shape.dtype)
-    block = shape.batch * LAYERS * shape.state
-    places = arena.data.numel() // block
-    slots = [range(i * shape.batch, (i + 1) * shape.batch) for i in range(places)]
-    pool = buffer(arena.blocks(LAYERS, shape.nheads, HEADDIM * DSTATE))
-    starts = indices(data[0].starts)
-    given = [[buffer(v) for v in (d.xbc, d.dt, d.a, d.d, d.dt_bias)] for d in data]
-    fixed = [v for layer in given for v in layer]
-    read = [indices(s) for s in slots]
-    # The state is stored after the last row of a sequence only.
-    last = [[-1] * (shape.rows - 1) + [slot] for slot in range(places * shape.batch)]
-    write = [indices(v for slot in s for v in last[slot]) for s in slots]
-    model = models[shape.model]
-    single = models.get(f"{shape.model}-single")
-
-    def ours() -> Any:
-        i = arena.next_block(block)
-        return model.execute(pool, starts, read[i], write[i], *fixed)
-
-    def hot() -> Any:
-        return model.execute(pool, starts, read[0], write[0], *fixed)
-
-    def one_call() -> Any:
-        i = arena.next_block(block)
-        return single.execute(pool, starts, read[i], write[i], *given[0])
-
-    states = arena.blocks(shape.nheads, HEADDIM, DSTATE)
-    # Where our pool keeps a layer of a slot, counted in states.
-    homes = [[[s * LAYERS + layer for s in place] for layer in range(LAYERS)] for place in slots]
-    rivals = {}
-    zero = {}
-    none, nowhere = indices([-1] * shape.batch), indices([-1] * shape.tokens)
-    zero["ours"] = lambda: layers(model.execute(pool, starts, none, nowhere, *fixed))
-    if shape.rows == 1:
-        wanted = [[torch.tensor(layer) for layer in place] for place in homes]
-
-        def torch_steps() -> None:
-            for home, d in zip(wanted[arena.next_block(block)], data, strict=True):
-                torch_step(states, home, d)
-
-        rivals["torch step"] = torch_steps
-        empty = torch.zeros(shape.batch, *states.shape[1:], dtype=states.dtype)
-        zero["torch step"] = lambda: layers([torch_advance(empty.zero_(), d) for d in data])
-    else:
-        rivals["torch chunked"] = lambda: [torch_prefill(d) for d in data]
-        zero["torch chunked"] = lambda: layers([torch_prefill(d) for d in data])
-    builtin = models.get(f"max-ssm_scan-{shape.nheads}")
-    if builtin is not None and shape.dtype == "float32":
+    size = shape.batch * LAYERS * shape.state
+    count = arena.data.numel() // size
+    slots = [range(i * shape.batch, (i + 1) * shape.batch) for i in range(count)]
+    places = Places(shape, slots, lambda: arena.next_block(size))
+    states = arena.blocks(shape.width, HEADDIM, DSTATE)
+    rivals = _torch_rivals(shape, data, states, places)
+    if (builtin := state_op.builtin(shape, models)) is not None:
         theirs = [[buffer(v) for v in (d.x, d.dt, d.a, d.b, d.c, d.d, d.dt_bias)] for d in data]
-        named = [[indices(layer, torch.uint32) for layer in place] for place in homes]
-        args = [
-            [v for layer, home in zip(theirs, place, strict=True) for v in (*layer, home)]
-            for place in named
-        ]
-        flat = buffer(states)
-        old, new = (indices([v] * shape.batch, torch.bool) for v in (True, False))
-        rivals["MAX builtin"] = lambda: builtin.execute(
-            flat, starts, old, *args[arena.next_block(block)]
+        rivals["MAX builtin"] = state_op.builtin_rival(
+            builtin, shape, places, buffer(states), [theirs] * count
         )
-        zero["MAX builtin"] = lambda: layers(builtin.execute(flat, starts, new, *args[0]))
-    decode_one = shape.batch == 1 and shape.rows == 1
-    return Case(
-        "ssm_scan",
-        shape.name,
-        shape.work,
-        ours,
-        rivals,
-        lambda: {name: run() for name, run in zero.items()},
-        shape.tokens,
-        hot if decode_one else None,
-        one_call if single is not None and shape.rows == 1 else None,
-        LAYERS,
-        2e-2 if shape.dtype == "bfloat16" else 1e-3,
-    )
+    pool = buffer(arena.blocks(LAYERS, shape.width, HEADDIM * DSTATE))
+    given = [[buffer(v) for v in (d.xbc, d.dt, d.a, d.d, d.dt_bias)] for d in data]
+    hot = shape.batch == shape.rows == 1
+    return state_op.state_case(shape, models, places, pool, [given] * count, rivals, hot)
 
 
 def benchmark(quick: bool) -> Benchmark:
@@ -264,12 +186,4 @@ def benchmark(quick: bool) -> Benchmark:
             Shape(40, 1, 512),
             Shape(40, 1, 512, "bfloat16"),
         ]
-    own = {shape.model: own_graph(shape) for shape in shapes}
-    own |= {f"{s.model} single": own_graph(s, 1) for s in shapes if s.rows == s.batch == 1}
-    heads = sorted({shape.nheads for shape in shapes})
-
-    def cases(models: Mapping[str, Any], memory: Memory) -> Iterator[Case]:
-        for shape in shapes:
-            yield _case(shape, models, memory)
-
-    return Benchmark([*own.values()], [rival_graph(h) for h in heads], cases)
+    return state_op.state_benchmark(shapes, own_graph, rival_graph, _case)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,23 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coachwhip.checkpoint.hf_config import HFConfig
-from coachwhip.checkpoint.json_file import parse_json_object
 from coachwhip.checkpoint.mamba2 import is_state_spaces, mamba2_hf_spec, state_spaces_spec
 from coachwhip.errors import ConfigError
 from coachwhip_graphs.spec import Mamba2Spec
+from tests.checkpoint.parsed_configs import parsed, without
 from tests.reference.tiny_configs import TINY_CONFIGS
 
 TIED, UNTIED = TINY_CONFIGS["mamba2_g1_tied"], TINY_CONFIGS["mamba2_g4"]
 ORIGINAL = TINY_CONFIGS["state_spaces"]
-
-
-def parsed(config: dict) -> HFConfig:
-    path = Path("config.json")
-    return HFConfig(parse_json_object(json.dumps(config).encode(), path), path)
-
-
-def without(config: dict, *keys: str) -> dict:
-    return {k: v for k, v in config.items() if k not in keys}
 
 
 def original(**ssm_cfg: object) -> dict:

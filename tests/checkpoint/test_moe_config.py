@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coachwhip.checkpoint.hf_config import HFConfig
-from coachwhip.checkpoint.json_file import parse_json_object
 from coachwhip.checkpoint.nemotron_h import nemotron_h_spec
 from coachwhip.errors import ConfigError
-from coachwhip_graphs.spec import LayerKind, LayerSpec, ModelSpec, MoeSpec
+from coachwhip_graphs.spec import LayerKind, LayerSpec, MoeSpec
 from tests.checkpoint.expert_configs import EXPERT_CONFIGS
+from tests.checkpoint.parsed_configs import parsed, spec_of, without
 from tests.reference.checkpoints import LIST_NAMES, LIST_NAMES_5
 from tests.reference.tiny_configs import TINY_CONFIGS
 
@@ -22,19 +21,6 @@ DENSE = TINY_CONFIGS["nemotron_dense"]
 MOE = TINY_CONFIGS["nemotron_moe"]
 GROUPED = TINY_CONFIGS["nemotron_grouped_moe"]
 MTP = TINY_CONFIGS["nemotron_latent_mtp"]
-
-
-def parsed(config: dict) -> HFConfig:
-    path = Path("config.json")
-    return HFConfig(parse_json_object(json.dumps(config).encode(), path), path)
-
-
-def spec_of(config: dict) -> ModelSpec:
-    return nemotron_h_spec(parsed(config))
-
-
-def without(config: dict, *keys: str) -> dict:
-    return {k: v for k, v in config.items() if k not in keys}
 
 
 @pytest.mark.parametrize(

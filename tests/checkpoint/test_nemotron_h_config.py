@@ -14,25 +14,12 @@ from coachwhip.checkpoint.hf_config import HFConfig
 from coachwhip.checkpoint.json_file import parse_json_object
 from coachwhip.checkpoint.nemotron_h import nemotron_h_spec
 from coachwhip.errors import ConfigError
-from coachwhip_graphs.spec import AttentionSpec, LayerKind, Mamba2Spec, ModelSpec
+from coachwhip_graphs.spec import AttentionSpec, LayerKind, Mamba2Spec
+from tests.checkpoint.parsed_configs import parsed, spec_of, without
 from tests.reference.checkpoints import LIST_NAMES, LIST_NAMES_5
 from tests.reference.tiny_configs import TINY_CONFIGS
 
 DENSE = TINY_CONFIGS["nemotron_dense"]
-
-
-def parsed(config: dict) -> HFConfig:
-    """Passes a config through JSON, as a file would."""
-    path = Path("config.json")
-    return HFConfig(parse_json_object(json.dumps(config).encode(), path), path)
-
-
-def spec_of(config: dict) -> ModelSpec:
-    return nemotron_h_spec(parsed(config))
-
-
-def without(config: dict, *keys: str) -> dict:
-    return {k: v for k, v in config.items() if k not in keys}
 
 
 def test_dense_model():
