@@ -68,6 +68,15 @@ def test_a_text_that_grows_is_read_to_its_end(prompt, pieces):
         assert drafter.propose(step([growing], 4)) == ({"a": want} if want else {})
 
 
+def test_the_beginning_of_a_long_text_is_still_known():
+    drafter, growing = NgramDrafter(1, 3), request("a", [9000, 9001, 9002])
+    for begin in range(0, 2000, 40):
+        growing.output_token_ids += range(begin, begin + 40)
+        assert drafter.propose(step([growing], 1)) == {}
+    growing.output_token_ids.append(9000)
+    assert drafter.propose(step([growing], 3)) == {"a": [9001, 9002, 0]}
+
+
 def test_each_request_is_drafted_from_its_own_text_and_number():
     drafter = NgramDrafter(1, 4)
     requests = [request("a", [1, 2, 3, 1]), request("b", [4, 5], [6, 4]), request("c", [7, 8])]
