@@ -16,8 +16,8 @@ BENCH_STAMP := $(VENV)/.installed-bench
 export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
-BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-copy \
-              bench-engine
+BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-sample \
+              bench-copy bench-engine
 
 .PHONY: run generate test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:
@@ -54,6 +54,9 @@ bench-linear: $(BENCH_STAMP)
 
 bench-moe: $(BENCH_STAMP)
 	$(BIN)/python -m bench.kernels moe $(ARGS)
+
+bench-sample: $(BENCH_STAMP)
+	$(BIN)/python -m bench.kernels sample $(ARGS)
 
 bench-copy: $(BENCH_STAMP)
 	$(BIN)/python -m bench.kernels copy_slots $(ARGS)

@@ -128,6 +128,66 @@ def accumulate[
 
 
 @always_inline
+def horizontal_sums[
+    count: Int
+](acc: Array[Acc, count], out sums: Array[Acc, (count + LANES - 1) // LANES]):
+    """Sums the lanes of each vector: lane l and l + 8, then l and l + 4, l + 2, l + 1.
+
+    Two vectors share each step, so a sum takes 3 instructions instead of 8; the order of additions
+    within a sum is that of `SIMD.reduce_add`, whatever the number of vectors.
+
+    Parameters:
+        count: Number of vectors.
+
+    Args:
+        acc: The vectors.
+
+    Returns:
+        Vectors whose lanes hold the sums of `acc` in its order; the last ones may be unused.
+    """
+    sums = Array[Acc, (count + LANES - 1) // LANES](fill=0)
+    comptime for block in range((count + LANES - 1) // LANES):
+        var v = Array[Acc, LANES](fill=0)
+        comptime for i in range(min(LANES, count - block * LANES)):
+            v[i] = acc[block * LANES + i]
+        comptime for i in range(8):
+            v[i] = (
+                v[2 * i].shuffle[
+                    0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+                ](v[2 * i + 1])
+                + v[2 * i].shuffle[
+                    8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+                ](v[2 * i + 1])
+            )
+        comptime for i in range(4):
+            v[i] = (
+                v[2 * i].shuffle[
+                    0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+                ](v[2 * i + 1])
+                + v[2 * i].shuffle[
+                    4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+                ](v[2 * i + 1])
+            )
+        comptime for i in range(2):
+            v[i] = (
+                v[2 * i].shuffle[
+                    0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29
+                ](v[2 * i + 1])
+                + v[2 * i].shuffle[
+                    2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31
+                ](v[2 * i + 1])
+            )
+        sums[block] = (
+            v[0].shuffle[
+                0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+            ](v[1])
+            + v[0].shuffle[
+                1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+            ](v[1])
+        )
+
+
+@always_inline
 def finish[
     dtype: DType, out_dtype: DType, rows: Int, columns: Int
 ](
@@ -156,9 +216,11 @@ def finish[
     """
     comptime F = DType.float32
     comptime STEP = step_of[dtype]()
+    var sums = horizontal_sums(acc)
     comptime for r in range(rows):
         comptime for c in range(columns):
-            var sum = acc[r * columns + c].reduce_add()
+            comptime at = r * columns + c
+            var sum = sums[at // LANES][at % LANES]
             for i in range(k // STEP * STEP, k):
                 sum = (
                     x[unsafe_offset=r * k + i]

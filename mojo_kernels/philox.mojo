@@ -13,8 +13,12 @@ theory of extreme values"; tests/reference/sample.py.
 """
 
 from std.math import log
+from std.memory import bitcast
 
 comptime U = DType.uint32
+"""Type of random words and of keys."""
+comptime L = DType.uint64
+"""Type of lanes that hold products of words."""
 comptime FIRST_FACTOR = UInt64(0xD2511F53)
 """Factor of the first product of a round."""
 comptime SECOND_FACTOR = UInt64(0xCD9E8D57)
@@ -25,20 +29,28 @@ comptime SECOND_STEP = UInt32(0xBB67AE85)
 """What a round adds to the key's second word: the square root of three, less one."""
 comptime TWO_TO_MINUS_32 = Float32(2.3283064365386963e-10)
 """2^-32."""
+comptime MOST_NOISE = Float32(22.9)
+"""No noise is larger: 33 log(2) = 22.87."""
 comptime SERIES_BELOW = Float32(0.0625)
 """Where `-log(1 - u)` is a series: `1 - u` alone has lost the last bits of a small u."""
 
 
 @always_inline
 def philox4x32[
-    W: SIMDLength, //
+    W: Int
 ](
-    first: SIMD[U, W], second: UInt32, key_low: UInt32, key_high: UInt32
-) -> Array[SIMD[U, W], 4]:
+    first: SIMD[DType.uint64, W],
+    second: UInt32,
+    key_low: UInt32,
+    key_high: UInt32,
+) -> SIMD[U, 4 * W]:
     """Returns four random words for each counter `(first, second, 0, 0)`.
 
+    Words are held in lanes of 64 bits, where their products are, with anything in the upper halves:
+    a round is then two products, two shifts and four exclusive ors, and moves no lane.
+
     Parameters:
-        W: Vector width.
+        W: Number of counters.
 
     Args:
         first: First words of the counters.
@@ -47,31 +59,64 @@ def philox4x32[
         key_high: Second word of the key.
 
     Returns:
-        The words, 0 to 3.
+        The words of the first counter, those of the second, and so on.
     """
-    comptime V = SIMD[U, W]
-    comptime L = DType.uint64
+    comptime V = SIMD[L, W]
+    comptime LOW = UInt64(0xFFFFFFFF)
     var c0 = first
-    var c1 = V(second)
+    var c1 = V(UInt64(second))
     var c2 = V(0)
     var c3 = V(0)
     var k0 = key_low
     var k1 = key_high
     comptime for _ in range(10):
-        var p = c0.cast[L]() * FIRST_FACTOR
-        var q = c2.cast[L]() * SECOND_FACTOR
-        c0 = (q >> 32).cast[U]() ^ c1 ^ k0
-        c1 = q.cast[U]()
-        c2 = (p >> 32).cast[U]() ^ c3 ^ k1
-        c3 = p.cast[U]()
+        var p = (c0 & LOW) * FIRST_FACTOR
+        var q = (c2 & LOW) * SECOND_FACTOR
+        c0 = (q >> 32) ^ c1 ^ UInt64(k0)
+        c1 = q
+        c2 = (p >> 32) ^ c3 ^ UInt64(k1)
+        c3 = p
         k0 += FIRST_STEP
         k1 += SECOND_STEP
-    var words = Array[V, 4](fill=0)
-    words[0] = c0
-    words[1] = c1
-    words[2] = c2
-    words[3] = c3
-    return words^
+    var left = (c0 & LOW) | c1 << 32
+    var right = (c2 & LOW) | c3 << 32
+    return bitcast[U, 4 * W](left.interleave(right))
+
+
+@always_inline
+def uniform[W: SIMDLength, //](word: SIMD[U, W]) -> SIMD[DType.float32, W]:
+    """Returns `u` of random words, between 2^-33 and 1.
+
+    Parameters:
+        W: Vector width.
+
+    Args:
+        word: The words.
+
+    Returns:
+        `(word + 0.5) / 2^32` of each lane; small ones have their full precision.
+    """
+    return (word.cast[DType.float32]() + 0.5) * TWO_TO_MINUS_32
+
+
+@always_inline
+def log2_below[
+    W: SIMDLength, //
+](u: SIMD[DType.float32, W]) -> SIMD[DType.float32, W]:
+    """Returns a lower bound of log2(u), at most 0.09 below it: chords between powers of two.
+
+    Parameters:
+        W: Vector width.
+
+    Args:
+        u: Positive and normal.
+
+    Returns:
+        The bound of each lane.
+    """
+    comptime F = DType.float32
+    var bits = bitcast[DType.int32, W](u).cast[F]()
+    return bits.fma(SIMD[F, W](1.0 / 8388608), SIMD[F, W](-127))
 
 
 @always_inline
@@ -91,8 +136,8 @@ def gumbel[W: SIMDLength, //](word: SIMD[U, W]) -> SIMD[DType.float32, W]:
     """
     comptime F = DType.float32
     comptime V = SIMD[F, W]
-    var u = (word.cast[F]() + 0.5) * TWO_TO_MINUS_32
-    var rest = ((~word).cast[F]() + 0.5) * TWO_TO_MINUS_32  # 1 - u
+    var u = uniform(word)
+    var rest = uniform(~word)  # 1 - u
     var series = V(1.0 / 8)
     comptime for i in range(7, 0, -1):
         series = series.fma(u, V(1.0 / Float64(i)))

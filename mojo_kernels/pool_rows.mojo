@@ -29,9 +29,7 @@ def load_row[
         for i in range(width):
             row[unsafe_offset=i] = 0
         return
-    unsafe_memcpy(
-        dest=row, src=pool.unsafe_offset(index * width), count=width
-    )
+    unsafe_memcpy(dest=row, src=pool.unsafe_offset(index * width), count=width)
 
 
 def store_row[
@@ -55,6 +53,4 @@ def store_row[
     """
     if index < 0:
         return
-    unsafe_memcpy(
-        dest=pool.unsafe_offset(index * width), src=row, count=width
-    )
+    unsafe_memcpy(dest=pool.unsafe_offset(index * width), src=row, count=width)

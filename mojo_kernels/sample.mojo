@@ -18,7 +18,7 @@ arXiv 1904.09751 (top-p); Minh et al. 2024, arXiv 2407.01082 (min-p); tests/refe
 from std.math import iota, log
 from std.utils.numerics import inf, neg_inf
 
-from .philox import gumbel, philox4x32
+from .philox import MOST_NOISE, gumbel, log2_below, philox4x32, uniform
 from .sample_threshold import (
     LANES,
     LOWEST,
@@ -29,10 +29,19 @@ from .sample_threshold import (
 )
 
 comptime F = DType.float32
+"""Type of logits, scores and noise."""
 comptime I = DType.int32
+"""Type of token ids."""
 comptime U = DType.uint32
+"""Type of random words and of keys."""
+comptime L = DType.uint64
+"""Type of lanes that hold products of words."""
 comptime BLOCK = 4 * LANES
 """Tokens that one vector of counters serves."""
+comptime LOG2_E = Float32(1.4426950408889634)
+"""The logarithm of e to base 2."""
+comptime SLACK = Float32(0.01)
+"""What the rounding of a sum and of its noise may hide, in powers of two, many times over."""
 
 
 @fieldwise_init
@@ -63,7 +72,8 @@ struct Settings(Copyable, Movable):
 
 @always_inline
 def settings_of(
-    real: Pointer[mut=False, Float32, ...], whole: Pointer[mut=False, Int32, ...]
+    real: Pointer[mut=False, Float32, ...],
+    whole: Pointer[mut=False, Int32, ...],
 ) -> Settings:
     """Reads the settings of a row.
 
@@ -150,43 +160,23 @@ def first_largest(row: Pointer[mut=False, Float32, ...], count: Int) -> Int:
     return Int(first.reduce_min())
 
 
-def largest(row: Pointer[mut=False, Float32, ...], count: Int) -> Float32:
-    """Returns the largest value of a row; NaN counts as nothing.
-
-    Args:
-        row: Logits, `[count]`.
-        count: Number of tokens.
-
-    Returns:
-        The value; -inf when there is no number above it.
-    """
-    var best = Array[Vec, 4](fill=Vec(neg_inf[F]()))
-    var whole = count // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
-        comptime for j in range(4):
-            var value = row.unsafe_load[width=LANES](i + j * LANES)
-            best[j] = value.gt(best[j]).select(value, best[j])
-    for i in range(whole, count, LANES):
-        var value = load_or_low(row, i, count)
-        best[0] = value.gt(best[0]).select(value, best[0])
-    comptime for j in range(1, 4):
-        best[0] = max(best[0], best[j])
-    return best[0].reduce_max()
-
-
 def draw(
     row: Pointer[mut=False, Float32, ...],
     count: Int,
-    top: Float32,
+    likeliest: Int,
     cut: Float32,
     settings: Settings,
 ) -> Int:
     """Returns the kept token with the largest sum of scaled logit and noise.
 
+    A sum can only exceed the best one so far when its noise does what is missing, so few noises
+    need their logarithms: g > d means u < exp(-d), and log2(u) is not below the line between
+    powers of two that its bits spell out. What this leaves out cannot win, so it does not show.
+
     Args:
         row: Logits, `[count]`.
         count: Number of tokens.
-        top: The largest logit, finite.
+        likeliest: The token with the largest logit, which is finite.
         cut: Least logit that is kept.
         settings: Temperature, min_p, seed and position.
 
@@ -194,42 +184,55 @@ def draw(
         Its id, the first of equal ones.
     """
     comptime At = SIMD[I, LANES]
+    comptime LOW = Vec(neg_inf[F]())
+    var top = row[unsafe_offset=likeliest]
     var sharpness = 1 / settings.temperature
     var deepest = neg_inf[F]()
     if settings.min_p > 0:
-        deepest = log(Vec(settings.min_p))[0]
-    var best = Vec(neg_inf[F]())
+        deepest = min(log(Vec(settings.min_p))[0], 0)
+    # The likeliest token is kept, so its sum is a floor from the start.
+    var likely_words = philox4x32[LANES](
+        SIMD[L, LANES](likeliest // 4),
+        settings.position,
+        settings.seed_low,
+        settings.seed_high,
+    )
+    var floor = gumbel(SIMD[U, LANES](likely_words[likeliest % 4]))[0]
+    var least = max(deepest, floor - MOST_NOISE)
+    var best = LOW
     var at = At(0)
     for i in range(0, count, BLOCK):
-        var x = Array[Vec, 4](fill=Vec(neg_inf[F]()))
-        var some = False
+        var x = Array[Vec, 4](fill=LOW)
+        var some = SIMD[DType.bool, LANES](fill=False)
         comptime for j in range(4):
             if i + j * LANES < count:
                 var value = load_or_low(row, i + j * LANES, count)
                 var scaled = (value - top) * sharpness
-                var kept = value.ge(cut) & scaled.ge(deepest)
-                x[j] = kept.select(scaled, Vec(neg_inf[F]()))
-                some = some or kept.reduce_or()
-        if not some:
+                var kept = value.ge(cut) & scaled.ge(least)
+                x[j] = kept.select(scaled, LOW)
+                some |= kept
+        if not some.reduce_or():
             continue
-        var words = philox4x32(
-            SIMD[U, LANES](i // 4) + iota[U, LANES](),
+        var words = philox4x32[LANES](
+            SIMD[L, LANES](i // 4) + iota[L, LANES](),
             settings.position,
             settings.seed_low,
             settings.seed_high,
         )
-        var mixed = (
-            words[0]
-            .interleave(words[2])
-            .interleave(words[1].interleave(words[3]))
-        )
+        var near = SIMD[DType.bool, LANES](fill=False)
         comptime for j in range(4):
-            var score = x[j] + gumbel(
-                mixed.slice[LANES, offset=j * LANES]()
-            )
+            var u = uniform(words.slice[LANES, offset=j * LANES]())
+            var missing = (x[j] - floor).fma(Vec(LOG2_E), Vec(SLACK))
+            near |= log2_below(u).lt(missing)
+        if not near.reduce_or():
+            continue
+        comptime for j in range(4):
+            var score = x[j] + gumbel(words.slice[LANES, offset=j * LANES]())
             var larger = score.gt(best)
             best = larger.select(score, best)
             at = larger.select(At(i + j * LANES), at)
+        floor = max(floor, best.reduce_max())
+        least = max(deepest, floor - MOST_NOISE)
     at += iota[I, LANES]()
     var found = best.eq(best.reduce_max())
     return Int(found.select(at, At(Int32.MAX)).reduce_min())
@@ -248,11 +251,10 @@ def choose(
     Returns:
         The token's id.
     """
-    if settings.temperature == 0:
-        return first_largest(row, count)
-    var top = largest(row, count)
-    if not (LOWEST <= top and top < inf[F]()):
-        return first_largest(row, count)
+    var likeliest = first_largest(row, count)
+    var top = row[unsafe_offset=likeliest]
+    if settings.temperature == 0 or not (LOWEST <= top and top < inf[F]()):
+        return likeliest
     var cut = LOWEST
     if settings.top_k > 0:
         cut = top_k_cut(row, count, settings.top_k, top)
@@ -260,7 +262,7 @@ def choose(
         cut = top_p_cut(
             row, count, settings.top_p, cut, top, 1 / settings.temperature
         )
-    return draw(row, count, top, cut, settings)
+    return draw(row, count, likeliest, cut, settings)
 
 
 def sample_row(

@@ -7,8 +7,10 @@ from max.gpu.host.info import is_gpu
 
 from .ragged import check_equal, check_indices, for_each_range
 from .sample import sample_row, settings_of
+from .sample_gpu import THREADS, sample_gpu
+from .sample_threshold import MAX_VOCAB
 
-comptime DRAW_COST = 16
+comptime DRAW_COST = 8
 """Cost of a token that may be drawn, in tokens of which the largest is looked for."""
 
 
@@ -91,8 +93,14 @@ struct Sample:
         var rows = logits.dim_size(0)
         var vocab = logits.dim_size(1)
         var edits = edit_token.dim_size(0)
-        if vocab == 0:
-            raise Error(OP, ": logits.shape[1] is 0, expected at least 1")
+        if vocab < 1 or vocab > MAX_VOCAB:
+            raise Error(
+                OP,
+                ": logits.shape[1] is ",
+                vocab,
+                ", expected 1 to ",
+                MAX_VOCAB,
+            )
         check_equal(OP, "tokens.shape[0]", tokens.dim_size(0), rows)
         check_equal(OP, "tokens.shape[1]", tokens.dim_size(1), 1)
         check_equal(OP, "space.shape[0]", space.dim_size(0), rows)
@@ -118,7 +126,20 @@ struct Sample:
             return
 
         comptime if is_gpu[target]():
-            raise Error(OP, ": not on a GPU yet")
+            ctx.enqueue_function[sample_gpu](
+                tp,
+                sp,
+                lp,
+                rp,
+                wp,
+                esp,
+                etp,
+                ecp,
+                ebp,
+                Int32(vocab),
+                grid_dim=rows,
+                block_dim=THREADS,
+            )
         else:
             check_edits(OP, esp, rows, edits)
             var used = Int(esp[unsafe_offset=rows])

@@ -5,33 +5,39 @@ logits stay or go together. Nothing is sorted: tokens are counted, or their mass
 of their logits; the bin in which the wanted count or mass is reached is split into finer bins,
 down to a single float value.
 
-A mass is exp(x) * 2^45 as an integer, so sums of masses are exact and do not depend on order.
+A mass is exp(x) * 2^43 as an integer, so sums of masses are exact and do not depend on order.
 
 See: tests/reference/sample.py.
 """
 
-from std.math import align_up, ceil, ceildiv, exp
+from std.math import ceil, ceildiv, exp, iota
 from std.memory import bitcast, stack_allocation
 from std.utils.numerics import neg_inf
 
 comptime LANES = 16
 """Values that one vector holds."""
 comptime F = DType.float32
+"""Type of logits, scores and noise."""
 comptime U = DType.uint32
+"""Type of keys: integers in the order of the floats."""
 comptime M = DType.int64
 """Type of counts and masses."""
 comptime Vec = SIMD[F, LANES]
+"""Logits of 16 tokens."""
 comptime LOWEST = Float32(-3.4028234663852886e38)
 """The least finite logit; what lies below, -inf, is never kept, and NaN neither."""
-comptime BIN_BITS = 11
-comptime BINS = 1 << BIN_BITS
+comptime BINS = 2048
 """Bins of one pass over a row; they fit the L1 cache."""
 comptime BINS_PER_NAT = Float32(64)
-"""Width of the first bins of top-p: the last one holds everything below 32 nats."""
-comptime ONE_MASS = Float32(35184372088832.0)
-"""Mass of the largest token, 2^45: 262,144 of them do not overflow, and their rounding is 2^-46."""
-comptime MOST_BLOCKS = 4096
-"""Most block maxima of top-k."""
+"""Bins that masses within a factor of e fall into; the first holds all below 32 nats."""
+comptime MAX_VOCAB = 524288
+"""Most tokens, so that their masses do not overflow."""
+comptime ONE_MASS = Float32(8796093022208.0)
+"""Mass of the largest token, 2^43."""
+comptime FEW_MAXIMA = 512
+"""Maxima that top-k looks at for small k, about."""
+comptime MOST_MAXIMA = 4096
+"""Most maxima that top-k looks at."""
 
 
 @always_inline
@@ -58,7 +64,7 @@ def load_or_low(
 
 @always_inline
 def key_of[W: SIMDLength, //](value: SIMD[F, W]) -> SIMD[U, W]:
-    """Returns integers in the order of the floats; NaN lies outside all others.
+    """Returns integers in the order of the floats; NaN lies outside all others, -0 becomes 0.
 
     Parameters:
         W: Vector width.
@@ -69,7 +75,7 @@ def key_of[W: SIMDLength, //](value: SIMD[F, W]) -> SIMD[U, W]:
     Returns:
         The keys.
     """
-    var bits = bitcast[U, W](value)
+    var bits = bitcast[U, W](value + 0)
     return bits.ge(0x80000000).select(~bits, bits | 0x80000000)
 
 
@@ -97,7 +103,7 @@ def mass_of[W: SIMDLength, //](x: SIMD[F, W]) -> SIMD[M, W]:
         x: At most 0.
 
     Returns:
-        `exp(x)` in units of 2^-45.
+        `exp(x)` in units of 2^-43.
     """
     return (exp(x) * ONE_MASS).cast[M]()
 
@@ -185,13 +191,14 @@ def split[
             var inside = key.ge(first) & key.le(last)
             if not inside.reduce_or():
                 continue
-            var bin = inside.select(key - first, 0) >> shift
+            # Lanes outside add nothing, to bins apart so that none waits for another.
+            var bin = inside.select((key - first) >> shift, iota[U, LANES]())
             var weight = SIMD[M, LANES](1)
             comptime if by_mass:
                 weight = mass_of((value - top) * sharpness)
             weight = inside.select(weight, 0)
             comptime for j in range(LANES):
-                bins[unsafe_offset=Int(bin[j])] += weight[j]
+                bins[unsafe_offset=Int(bin[j] & (BINS - 1))] += weight[j]
         var bin = UInt32(reached(bins, left, Int((last - first) >> shift)))
         first += bin << shift
         last = min(last, first + ((UInt32(1) << shift) - 1))
@@ -203,7 +210,8 @@ def top_k_cut(
 ) -> Float32:
     """Returns the k-th largest logit of a row.
 
-    The k-th largest of the maxima of blocks is a lower bound of it, and few tokens lie above.
+    The k-th largest of the maxima of any groups of tokens is a lower bound of it, and few tokens
+    lie above. Here a group is what one lane meets in a few vectors.
 
     Args:
         row: Logits, `[count]`.
@@ -217,24 +225,24 @@ def top_k_cut(
     if k >= count:
         return LOWEST
     var low = LOWEST
-    var size = align_up(max(4 * LANES, ceildiv(count, MOST_BLOCKS)), LANES)
-    var blocks = ceildiv(count, size)
-    if k <= blocks:
-        var keys = stack_allocation[MOST_BLOCKS, U, alignment=64]()
-        for b in range(0, blocks, LANES):
-            keys.unsafe_store(b, SIMD[U, LANES](0))
-        for b in range(blocks):
+    # Vectors under one maximum: some maxima more than k leave few tokens above the k-th.
+    var depth = ceildiv(count, min(max(4 * k, FEW_MAXIMA), MOST_MAXIMA))
+    var step = depth * LANES
+    var maxima = ceildiv(count, step) * LANES
+    if k <= maxima:
+        var keys = stack_allocation[MOST_MAXIMA + LANES, U, alignment=64]()
+        for g in range(0, maxima, LANES):
             var most = Vec(neg_inf[F]())
-            for i in range(b * size, min((b + 1) * size, count), LANES):
+            for i in range(g * depth, min(g * depth + step, count), LANES):
                 var value = load_or_low(row, i, count)
                 most = value.gt(most).select(value, most)
-            keys[unsafe_offset=b] = key_of(most.reduce_max())
+            keys.unsafe_store(g, key_of(most))
         var found = UInt32(0)
         for bit in range(31, -1, -1):
             var tried = found | UInt32(1) << UInt32(bit)
             var above = SIMD[U, LANES](0)
-            for b in range(0, blocks, LANES):
-                above += keys.unsafe_load[width=LANES](b).ge(tried).cast[U]()
+            for g in range(0, maxima, LANES):
+                above += keys.unsafe_load[width=LANES](g).ge(tried).cast[U]()
             if Int(above.reduce_add()) >= k:
                 found = tried
         low = max(low, value_of(found))
@@ -271,10 +279,10 @@ def top_p_cut(
         if not inside.reduce_or():
             continue
         var x = inside.select((value - top) * sharpness, 0)
-        var bin = bin_of(x)
+        var bin = inside.select(bin_of(x), iota[DType.int32, LANES]())
         var mass = inside.select(mass_of(x), 0)
         comptime for j in range(LANES):
-            bins[unsafe_offset=Int(bin[j])] += mass[j]
+            bins[unsafe_offset=Int(bin[j] & (BINS - 1))] += mass[j]
     var total = SIMD[M, LANES](0)
     for i in range(0, BINS, LANES):
         total += bins.unsafe_load[width=LANES](i)
@@ -282,13 +290,21 @@ def top_p_cut(
     var target = max(share.cast[M](), 1)
     var bin = Int32(reached(bins, target, BINS - 1))
 
-    var least = top
-    var most = low
+    # The values of that bin, between which the wanted one lies.
+    var least = Vec(top)
+    var most = Vec(low)
     for i in range(0, count, LANES):
         var value = load_or_low(row, i, count)
-        var x = (value - top) * sharpness
-        var inside = value.ge(low) & bin_of(value.ge(low).select(x, 0)).eq(bin)
-        if inside.reduce_or():
-            least = min(least, inside.select(value, top).reduce_min())
-            most = max(most, inside.select(value, low).reduce_max())
-    return split[True](row, count, least, most, target, top, sharpness)
+        var x = value.ge(low).select((value - top) * sharpness, -1)
+        var inside = value.ge(low) & bin_of(x).eq(bin)
+        least = min(least, inside.select(value, least))
+        most = max(most, inside.select(value, most))
+    return split[True](
+        row,
+        count,
+        least.reduce_min(),
+        most.reduce_max(),
+        target,
+        top,
+        sharpness,
+    )

@@ -1,10 +1,10 @@
-"""`python -m bench.engine`: what the prefix cache saves, and what a step costs the host."""
+"""`python -m bench.engine`: what the prefix cache and drafts save, what a step costs the host."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -25,17 +25,22 @@ from bench.packages import require
 def main(
     cases: tuple[str, ...], models: tuple[str, ...], json_file: Path | None, quick: bool
 ) -> None:
-    """Measure CASES (prefix, conversation, batch, host; all when none is named)."""
+    """Measure CASES (prefix, conversation, batch, host, verify, speculate, rejected, switched, mtp,
+    ngram; all when none is named)."""
     if not models and not quick:
         require("torch", "safetensors")
     from rich.console import Console
     from rich.table import Table
 
     import coachwhip.telemetry  # noqa: F401
-    from bench.engine.cases import CASES, GRID, QUICK, Sizes
+    from bench.engine.caching import GRID
+    from bench.engine.cases import CASES, SPECULATION
+    from bench.engine.measured import QUICK, Sizes
+    from bench.engine.speculation import DRAFTS
+    from coachwhip.checkpoint import read_model
     from coachwhip.compiled import progress_to_stderr
     from coachwhip.config import EngineOptions
-    from coachwhip.engine import Engine
+    from coachwhip.engine import Engine, model_folder
 
     unknown = set(cases) - CASES.keys()
     if unknown:
@@ -50,8 +55,19 @@ def main(
                 mamba_block_size=GRID // 4 if quick else GRID,
                 max_num_seqs=max(8, sizes.decode_batch),
             )
-            engine = Engine(options, progress_to_stderr)
-            measured = [CASES[case](engine, sizes) for case in cases or CASES]
+            head = bool(read_model(model_folder(options)).spec.mtp_layers)
+            engines = {False: None, True: None}
+            measured = []
+            for case in cases or CASES:
+                with_head = head and case in SPECULATION
+                if engines[with_head] is None:
+                    config = {"method": "mtp", "num_speculative_tokens": DRAFTS}
+                    engines[with_head] = Engine(
+                        replace(options, speculative_config=config if with_head else None),
+                        progress_to_stderr,
+                    )
+                found_here = CASES[case](engines[with_head], sizes)
+                measured += [] if found_here is None else [found_here]
             table = Table(title=name, title_justify="left")
             for column in ("case", "without / graph", "with / host", "", "demanded"):
                 table.add_column(column)

@@ -10,7 +10,16 @@ import click
 
 from bench.packages import require
 
-KERNELS = ("conv1d", "ssm_scan", "gated_rms_norm", "attention", "linear", "moe", "copy_slots")
+KERNELS = (
+    "conv1d",
+    "ssm_scan",
+    "gated_rms_norm",
+    "attention",
+    "linear",
+    "moe",
+    "sample",
+    "copy_slots",
+)
 
 
 def run_benchmarks(

@@ -15,3 +15,5 @@ GROUPS_LIMIT = 64
 """Most groups of experts of `moe_route`."""
 EXPERTS_LIMIT = 1024
 """Most experts of `moe_route`."""
+VOCAB_LIMIT = 524288
+"""Most tokens of `sample`."""

@@ -53,7 +53,7 @@ def store_rows(pool: BufferValue, values: TensorValue, index: TensorValue) -> No
     check(op, "pool", pool, 2, STATES)
     check(op, "values", values, 2, STATES)
     check(op, "index", index, 1, DType.int32)
-    check_same_dtype(op, values=values, pool=pool)
+    check_same_dtype(op, pool=pool, values=values)
     ops.inplace_custom(
         op,
         device=index.device,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from max.dtype import DType
-from max.graph import TensorType, TensorValue, ops
+from max.graph import StaticDim, TensorType, TensorValue, ops
 
+from .limits import VOCAB_LIMIT
 from .operands import check
 
 REALS = 6
@@ -33,7 +34,7 @@ def sample(
     (id // 4, position, 0, 0). Ties go to the lowest id.
 
     Args:
-        logits: [rows, vocab] f32; not changed.
+        logits: [rows, vocab] f32; not changed; vocab is at most 524,288.
         real: [rows, 6] f32: temperature, top_p, min_p, repetition, presence and frequency penalty.
         whole: [rows, 4] i32: top_k (0 = all), seed low word, seed high word, position of the
             token in its sequence.
@@ -47,8 +48,8 @@ def sample(
         The tokens, [rows, 1] i64. Rows without a finite logit give their first +inf, or 0.
 
     Raises:
-        ValueError: An operand's rank or dtype or a size is not as above (when built); an edit is
-            out of range (when run on a CPU).
+        ValueError: An operand's rank or dtype or a size is not as above (when built); an edit or
+            a symbolic vocab is out of range (when run; edits on a CPU only).
 
     See: mojo_kernels/sample.mojo; tests/reference/sample.py.
     """
@@ -63,6 +64,9 @@ def sample(
     for name, value, columns in (("real", real, REALS), ("whole", whole, WHOLES)):
         if value.shape[1] != columns:
             raise ValueError(f"{op}: {name} has {value.shape[1]} columns, expected {columns}")
+    vocab = logits.shape[1]
+    if isinstance(vocab, StaticDim) and not 1 <= int(vocab) <= VOCAB_LIMIT:
+        raise ValueError(f"{op}: logits has {vocab} columns (vocab), expected 1 to {VOCAB_LIMIT}")
     return ops.custom(
         op,
         device=logits.device,

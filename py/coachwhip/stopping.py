@@ -23,7 +23,7 @@ class StopChecker:
         self._stop_ids = frozenset(params.stop_token_ids)
         self._stops = tuple(params.stop)
         self._max_tokens, self._min_tokens = max_tokens, params.min_tokens
-        self._searched = 0  # characters in which no stop string begins
+        self._searched = 0  # characters in which no stop string ends that counts
 
     def after_token(self, token: int, count: int) -> tuple[str, int | None] | None:
         """Returns (finish reason, stop reason) when the text ends with this token, else None.
@@ -51,10 +51,11 @@ class StopChecker:
         if not self._stops:
             return text, None
         if count >= self._min_tokens:
-            found = [(text.find(s, self._searched), s) for s in self._stops]
+            # Those that ended before `min_tokens` do not count, so each has its own beginning.
+            found = [(text.find(s, max(0, self._searched + 1 - len(s))), s) for s in self._stops]
             hits = [(at, s) for at, s in found if at >= 0]
             if hits:
                 at, stop = min(hits)
                 return text[:at], stop
-        self._searched = max(0, len(text) - max(map(len, self._stops)) + 1)
+        self._searched = len(text)
         return text, None

@@ -6,7 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from bench.engine.__main__ import main
-from bench.engine.cases import CASES, QUICK, shared_prefix
+from bench.engine.caching import shared_prefix
+from bench.engine.cases import CASES
+from bench.engine.measured import QUICK
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
 

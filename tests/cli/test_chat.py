@@ -104,6 +104,25 @@ def test_an_answer_that_meets_the_end_of_the_model_says_so():
     assert "4096" in line and "/reset" in line
 
 
+@pytest.mark.slow
+def test_drafts_change_no_answer(expected):
+    lines = ["What about the Navy?", "And the army of the United States?"]
+    flags = ("--max-tokens", str(TOKENS), "--spec-method", "mtp", "--spec-tokens", "3")
+    done = converse("\n".join(lines), *flags)
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected(*lines))
+
+
+@pytest.mark.slow
+def test_answers_are_sampled_where_asked_for(expected):
+    line = "What about the Navy?"
+    flags = ("--max-tokens", str(TOKENS), "--temperature", "1.0", "--seed")
+    first, again, other = (
+        converse(line, *flags, seed).stdout.splitlines() for seed in ("1", "1", "2")
+    )
+    assert first == again
+    assert len({*first, *other, *expected(line)}) == 3
+
+
 class Talk:
     """A running conversation whose input stays open."""
 

@@ -1,6 +1,5 @@
 """`coachwhip generate` as a user runs it: texts, JSON, and one clear line for each mistake."""
 
-import io
 import json
 import os
 import subprocess
@@ -9,29 +8,11 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from coachwhip import cli
 from coachwhip.locate import small_model_dir
+from tests.cli.one_line import one_line
 from tests.reference.checkpoints import write_checkpoint
 from tests.reference.nemotron_h import Reference
 from tests.reference.tiny_configs import TINY_CONFIGS
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Returns a function: arguments -> (exit code, standard output, standard error)."""
-
-    def command(*arguments: str, stdin: bytes = b""):
-        monkeypatch.setattr(sys, "argv", ["coachwhip", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = exit.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +20,6 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dense")
     write_checkpoint(folder, TINY_CONFIGS["nemotron_dense"])
     return folder
-
-
-def one_line(err: str) -> str:
-    """Returns the error, which must be the last and only line of its kind, and no traceback."""
-    lines = err.strip().splitlines()
-    assert "Traceback" not in err
-    assert sum(line.startswith("coachwhip: error: ") for line in lines) == 1
-    return lines[-1]
 
 
 @pytest.mark.slow

@@ -196,8 +196,8 @@ def test_an_abort_while_a_step_runs_publishes_nothing_of_it(make, monkeypatch):
     prompt = tokens(21, seed=3)
     (want,) = generate(make(), [prompt], NEW)
 
-    def aborting(runner, plan):
-        out = execute(runner, plan)
+    def aborting(runner, plan, sampled):
+        out = execute(runner, plan, sampled)
         engine.abort("a")
         return out
 
@@ -219,10 +219,10 @@ def test_a_step_that_fails_ends_its_requests_and_spoils_nothing(make, monkeypatc
     run(engine, prompts, 1)
     execute, count = type(engine.runner).execute, itertools.count()
 
-    def failing(runner, plan):
+    def failing(runner, plan, sampled):
         if next(count) % 5 == 4:
             raise EngineError("the device is gone")
-        return execute(runner, plan)
+        return execute(runner, plan, sampled)
 
     monkeypatch.setattr(type(engine.runner), "execute", failing)
     outputs = [

@@ -218,7 +218,6 @@ def test_parameters_out_of_range_name_the_field():
         ("max_tokens", 0),
         ("max_tokens", 1.5),
         ("max_tokens", True),
-        ("temperature", 0.7),
         ("temperature", "hot"),
         ("stop", [""]),
         ("stop", ["a"] * 5),

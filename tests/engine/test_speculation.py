@@ -96,7 +96,9 @@ def recompute(engine: Engine, request, slot: int) -> None:
     engine.runner.execute(StepPlan((sequence,)))
 
 
-ALL_SPECULATIONS = [(method, count) for count in range(1, MOST + 1) for method in ("mtp", "ngram", "custom")]
+ALL_SPECULATIONS = [
+    (method, count) for count in range(1, MOST + 1) for method in ("mtp", "ngram", "custom")
+]
 
 
 @slow

@@ -25,9 +25,12 @@ from tests.kernels.op_graphs import (
     ConvConfig,
     CopyConfig,
     ExpertsConfig,
+    LoadConfig,
     NormConfig,
     RouteConfig,
+    SampleConfig,
     ScanConfig,
+    StoreConfig,
 )
 
 CONFIGS: list[Config] = [
@@ -48,6 +51,9 @@ CONFIGS: list[Config] = [
     CopyConfig(F32),
     CopyConfig(F16),
     CopyConfig(BF16),
+    *(LoadConfig(dtype) for dtype in (F32, F16, BF16)),
+    *(StoreConfig(dtype) for dtype in (F32, F16, BF16)),
+    SampleConfig(),
 ]
 
 

@@ -19,9 +19,12 @@ from tests.kernels.op_graphs import (
     ConvConfig,
     CopyConfig,
     LinearConfig,
+    LoadConfig,
     NormConfig,
     RouteConfig,
+    SampleConfig,
     ScanConfig,
+    StoreConfig,
 )
 
 CPU = DeviceRef.CPU()
@@ -32,6 +35,10 @@ LINEAR = LinearConfig(F32, F32)
 ATTENTION = AttentionConfig(F32, F32, head_dim=16)
 ROUTE = RouteConfig(experts=8, count=2, groups=2)
 COPY = CopyConfig(F32)
+LOAD = LoadConfig(F32)
+STORE = StoreConfig(F32)
+SAMPLE = SampleConfig()
+EVERY_OP = (CONV, SCAN, NORM, LINEAR, ATTENTION, ROUTE, COPY, LOAD, STORE, SAMPLE)
 
 OPERANDS = {
     "conv1d": "pool x weight bias seq_start read_slot write_slot",
@@ -41,6 +48,9 @@ OPERANDS = {
     "moe_route": "logits bias",
     "attention": "pages q k v seq_start kv_length block_table",
     "copy_rows": "pool source destination",
+    "load_rows": "pool index",
+    "store_rows": "pool values index",
+    "sample": "logits real whole edit_start edit_token edit_count edit_bias",
 }
 
 
@@ -62,7 +72,7 @@ def changed(t: Type, dtype: DType | None = None, more: int = 0) -> Type:
 
 EVERY_OPERAND = [
     pytest.param(config, place, name, id=f"{op_of(config)}-{name}")
-    for config in (CONV, SCAN, NORM, LINEAR, ATTENTION, ROUTE, COPY)
+    for config in EVERY_OP
     for place, name in enumerate(OPERANDS[op_of(config)].split())
 ]
 
@@ -95,6 +105,7 @@ def test_wrong_dtype_is_refused(config: Config, place: int, name: str) -> None:
         (LINEAR, 1, "w is bfloat16, but x is float32"),
         (ATTENTION, 2, "k is bfloat16, but q is float32"),
         (ATTENTION, 3, "v is bfloat16, but q is float32"),
+        (STORE, 1, "values is bfloat16, but pool is float32"),
     ],
     ids=lambda v: op_of(v) if not isinstance(v, int | str) else None,
 )
@@ -136,7 +147,7 @@ def test_wrong_size_is_refused(config: Config, message: str) -> None:
 def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
     found = {
         name: int(number)
-        for kernel in ("ssm_scan", "moe_route")
+        for kernel in ("ssm_scan", "moe_route", "sample_threshold")
         for name, number in re.findall(
             r"^comptime (MAX_\w+) = (\d+)$", (kernels_dir() / f"{kernel}.mojo").read_text(), re.M
         )
@@ -146,6 +157,7 @@ def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
         "MAX_HEAD_VALUES": limits.HEAD_VALUES_LIMIT,
         "MAX_GROUPS": limits.GROUPS_LIMIT,
         "MAX_EXPERTS": limits.EXPERTS_LIMIT,
+        "MAX_VOCAB": limits.VOCAB_LIMIT,
     }
 
 
@@ -153,6 +165,24 @@ def test_widths_that_disagree_are_refused() -> None:
     types = [TensorType(F32, ["tokens", 32], CPU), TensorType(F32, [8, 48], CPU)]
     with pytest.raises(ValueError, match=r"^coachwhip\.linear: x has 32 columns, but w has 48$"):
         build(LINEAR, types)
+
+
+@pytest.mark.parametrize(("place", "name", "columns"), [(1, "real", 6), (2, "whole", 4)])
+def test_settings_have_their_columns(place: int, name: str, columns: int) -> None:
+    types = SAMPLE.types(CPU)
+    types[place] = TensorType(types[place].dtype, ["rows", 5], CPU)
+    message = rf"^coachwhip\.sample: {name} has 5 columns, expected {columns}$"
+    with pytest.raises(ValueError, match=message):
+        build(SAMPLE, types)
+
+
+@pytest.mark.parametrize("vocab", [0, limits.VOCAB_LIMIT + 1])
+def test_vocabulary_is_limited(vocab: int) -> None:
+    types = SAMPLE.types(CPU)
+    types[0] = TensorType(F32, ["rows", vocab], CPU)
+    message = rf"^coachwhip\.sample: logits has {vocab} columns \(vocab\), expected 1 to 524288$"
+    with pytest.raises(ValueError, match=message):
+        build(SAMPLE, types)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])

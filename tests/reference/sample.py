@@ -31,8 +31,11 @@ class Row:
     edits: tuple[tuple[int, int, float], ...] = field(default=())
 
 
-def philox4x32(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
-    """Returns the four random words of a counter of four words, ten rounds."""
+def philox4x32(counter: tuple, key: tuple[int, int]) -> tuple:
+    """Returns the four random words of a counter of four words, ten rounds.
+
+    Words are integers, or uint64 arrays of many counters' words.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -45,8 +48,8 @@ def philox4x32(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...
 def words(row: Row, vocab: int) -> NDArray:
     """Returns the random word of each token."""
     key = row.seed & WORD, row.seed >> 32 & WORD
-    drawn = [philox4x32((i, row.position, 0, 0), key) for i in range(-(-vocab // 4))]
-    return np.array(drawn, np.uint64).reshape(-1)[:vocab]
+    first = np.arange(-(-vocab // 4), dtype=np.uint64)
+    return np.stack(philox4x32((first, row.position, 0, 0), key), axis=1).reshape(-1)[:vocab]
 
 
 def noise(row: Row, vocab: int) -> NDArray:

@@ -18,6 +18,7 @@ from .mamba2 import (
 )
 from .nemotron_h import nemotron_h_spec
 from .safetensors_files import SafetensorsFiles
+from .shapes import check_vocabulary
 
 _SPECS = {"nemotron_h": nemotron_h_spec, "mamba2": mamba2_hf_spec}
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -58,6 +59,7 @@ def read_model(path: str | Path) -> ModelDescription:
     config = HFConfig.read(folder / "config.json")
     spec = _spec(config, folder)
     generation = _generation_config(config, folder)
+    check_vocabulary(config, spec.vocab_size)
     bos, eos, pad = _special_tokens(config, generation, spec.vocab_size)
     return ModelDescription(
         path=folder,

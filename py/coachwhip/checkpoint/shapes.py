@@ -7,6 +7,7 @@ from coachwhip_graphs.limits import (
     DSTATE_LIMIT,
     HEAD_VALUES_LIMIT,
     HEADDIM_LIMIT,
+    VOCAB_LIMIT,
 )
 from coachwhip_graphs.spec import AttentionSpec, Mamba2Spec
 
@@ -78,6 +79,18 @@ def attention_spec(
         )
     _multiple_of_16(config, *head_dim)
     return AttentionSpec(num_heads[1], num_kv_heads[1], head_dim[1], head_dim[1] ** -0.5)
+
+
+def check_vocabulary(config: HFConfig, vocab_size: int) -> None:
+    """Checks the number of rows of the embedding.
+
+    Raises:
+        ConfigError: More than the sampling kernel takes.
+    """
+    if vocab_size > VOCAB_LIMIT:
+        raise config.error(
+            "vocab_size", vocab_size, f"at most {VOCAB_LIMIT}", _NO_KERNEL, "unsupported"
+        )
 
 
 _NO_KERNEL = "the kernels run no other size"

@@ -11,6 +11,7 @@ import click
 
 from ..errors import EngineError, RequestError
 from .engine_flags import engine_flags
+from .sampling_flags import sampling_flags, take_sampling
 
 _HELP = "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -23,6 +24,7 @@ _HELP = "/reset starts anew, /exit or Ctrl-D ends, Ctrl-C stops an answer"
     "--max-tokens", type=int, default=256, show_default=True, help="Most tokens of an answer."
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
+@sampling_flags
 @engine_flags
 def chat(
     model: str | None,
@@ -42,14 +44,18 @@ def chat(
         raise click.UsageError("give the model once: as the argument or with --model")
     from ..sampling.params import SamplingParams
 
-    params = SamplingParams(max_tokens=max_tokens)
+    params = SamplingParams(max_tokens=max_tokens, **take_sampling(options))
     # MAX takes a second to import: bad arguments above are answered without it.
     from ..llm import LLM
 
-    llm = LLM(model=model_flag or model, on_warning=_warn, **options)
     start = [] if system is None else [{"role": "system", "content": system}]
-    # A model that cannot chat, or takes no system message, says so before the first line is typed.
-    llm.tokenize_chat([*start, {"role": "user", "content": "hello"}])
+
+    def check(llm: LLM) -> None:
+        """Says before weights load that a model cannot chat, or not with this system message."""
+        _, ids = llm.tokenize_chat([*start, {"role": "user", "content": "hello"}])
+        llm.engine.check_request(ids, params)
+
+    llm = LLM(model=model_flag or model, on_warning=_warn, before_load=check, **options)
     messages = list(start)
     for line in _lines():
         if line == "/exit":

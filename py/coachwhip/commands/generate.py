@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import RequestError
 from ..hub import is_hub_id
 from .engine_flags import engine_flags
+from .sampling_flags import sampling_flags, take_sampling
+
+if TYPE_CHECKING:
+    from ..metrics import Metrics
+    from ..outputs import RequestOutput
 
 DEFAULT_PROMPT = "The state of the Union is"
 """Shows the small model at work when no prompt is given."""
@@ -33,6 +39,7 @@ DEFAULT_PROMPT = "The state of the Union is"
 @click.option("--logprobs", type=int, help="With --json: log probabilities of the N likeliest.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per prompt and line.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
+@sampling_flags
 @engine_flags
 def generate(
     words: tuple[str, ...],
@@ -51,7 +58,7 @@ def generate(
     MODEL is the folder of a checkpoint or a hub id (org/name); without it the small model that
     ships with coachwhip is used. A single argument is the model if it is a folder, begins like a
     path (/, ./, ../, ~) or is spelled like a hub id, else the prompt. A PROMPT of - is read from
-    standard input.
+    standard input. With speculation, a last line on standard error says what drafts brought.
     """
     model, prompt = _model_and_prompt(words, model_flag, bool(prompt_ids))
     prompts: list = [] if prompt is None else [prompt]
@@ -59,7 +66,11 @@ def generate(
     from ..sampling.params import SamplingParams
 
     params = SamplingParams(
-        max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos, logprobs=logprobs
+        max_tokens=max_tokens,
+        stop=stop,
+        ignore_eos=ignore_eos,
+        logprobs=logprobs,
+        **take_sampling(options),
     )
     # MAX takes a second to import: bad arguments above are answered without it.
     from ..llm import LLM
@@ -72,9 +83,10 @@ def generate(
     if as_json:
         for output in llm.generate(prompts, params):
             print(json.dumps(_record(output)), flush=True)
-    else:
-        for one in prompts:
-            _print_streaming(llm, one, params)
+        return
+    outputs = [_print_streaming(llm, one, params) for one in prompts]
+    if llm.engine.speculator is not None:
+        print(f"coachwhip: {_drafts_in_short(outputs, llm.metrics())}", file=sys.stderr)
 
 
 def _model_and_prompt(
@@ -117,21 +129,40 @@ def _ids(text: str) -> list[int]:
         ) from None
 
 
-def _print_streaming(llm, prompt, params) -> None:
-    shown = 0
+def _print_streaming(llm, prompt, params) -> RequestOutput:
+    """Prints a prompt and its text as it comes, or token ids where the model has no tokenizer."""
+    started, shown = False, 0
     for output in llm.stream(prompt, params):
         completion = output.outputs[0]
-        if len(completion.token_ids) == 1 and output.prompt is not None:
+        if not started and output.prompt is not None:
             print(output.prompt, end="", flush=True)
+        started = True
+        # With drafts a step may bring several tokens.
         if llm.engine.tokenizer is None:
-            print(completion.token_ids[-1], end=" ", flush=True)
-            continue
-        # A stop string may have begun in what is held back: show it only when it is settled.
-        hold = 0 if output.finished else max(map(len, params.stop), default=1) - 1
-        text = completion.text[shown : max(shown, len(completion.text) - hold)]
-        print(text, end="", flush=True)
-        shown += len(text)
+            new = completion.token_ids[shown:]
+            print(*new, end=" ", flush=True)
+        else:
+            # A stop string may have begun in what is held back: show it when it is settled.
+            hold = 0 if output.finished else max(map(len, params.stop), default=1) - 1
+            new = completion.text[shown : max(shown, len(completion.text) - hold)]
+            print(new, end="", flush=True)
+        shown += len(new)
     print(flush=True)
+    return output
+
+
+def _drafts_in_short(outputs: list[RequestOutput], metrics: Metrics) -> str:
+    """Returns a line on what drafts brought, and how fast the texts came with them."""
+    tokens = sum(len(o.outputs[0].token_ids) for o in outputs)
+    seconds = sum(o.metrics["total"] for o in outputs)
+    line = (
+        f"{sum(o.num_drafted_tokens for o in outputs)} tokens drafted, "
+        f"{sum(o.num_accepted_tokens for o in outputs)} accepted, "
+        f"acceptance length {metrics.acceptance_length:.2f}, {tokens / seconds:.1f} tokens/s"
+    )
+    if times := metrics.spec_decode_times_off:
+        line += f"; drafts did not pay and were left off {times} time{'s' * (times > 1)}"
+    return line
 
 
 def _record(output) -> dict:

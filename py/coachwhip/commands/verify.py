@@ -40,10 +40,10 @@ def verify(
     """Run prompts in every mode, budget, batch and state of the cache, and compare all bits.
 
     Each combination runs without speculation, and with one of the drafters (the model's own head if
-    it has one, n-grams, and one that knows the texts and errs at times) and up to 5 drafts. Every
-    second prompt is sampled. Without MODEL the small model that ships with coachwhip is used. Runs
-    in float32 unless --dtype says otherwise, on a grid of 8 tokens unless --mamba-block-size does.
-    Exits with 1 on any difference.
+    it has one, n-grams, and one that knows the texts and errs at times) and up to 5 drafts, or more
+    with --spec-tokens. Every second prompt is sampled. Without MODEL the small model that ships
+    with coachwhip is used. Runs in float32 unless --dtype says otherwise, on a grid of 8 tokens
+    unless --mamba-block-size does. Exits with 1 on any difference.
     """
     # MAX takes a second to import: --help is answered without it.
     from .. import verify as runs
@@ -54,9 +54,12 @@ def verify(
     # The pools are made for the largest batch, and smaller ones use a part of them.
     options["max_num_seqs"] = max(batches)
     engine = _engine(options, max_tokens)
-    methods = _methods(engine)
-    drafts = QUICK_DRAFTS if quick else runs.DRAFTS
-    speculations = [(method, count) for count in drafts for method in methods]
+    drafts = [*(QUICK_DRAFTS if quick else runs.DRAFTS)]
+    if engine.config.most_drafts > runs.DRAFTS[-1]:
+        drafts.append(engine.config.most_drafts)
+    speculations = [(method, count) for count in drafts for method in _methods(engine)]
+    # There and back, so that each meets runs with and without preemption, which take turns.
+    speculations += speculations[::-1]
     longest = min(engine.config.max_model_len - max_tokens - 1, PROMPT_BLOCKS * block)
     prompts = runs.make_prompts(engine.model.spec.vocab_size, longest, block)
     modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
@@ -88,17 +91,15 @@ def _engine(options: dict, max_tokens: int) -> Engine:
     from ..compiled import progress_to_stderr
     from ..config import EngineOptions
     from ..engine import Engine, model_folder
-    from ..verify import DRAFTS
 
     if options["dtype"] == "auto":
         options["dtype"] = "float32"
     if options["max_model_len"] is None:
         options["max_model_len"] = PROMPT_BLOCKS * options["mamba_block_size"] + max_tokens + 1
     if not any(options[name] for name in ("speculative_config", "spec_method", "spec_model")):
-        # The pools are made for the most drafts, with the model's own head if it has one.
         spec = read_model(model_folder(EngineOptions(**options))).spec
         options["spec_method"] = "mtp" if spec.mtp_layers else "ngram"
-        options["spec_tokens"] = DRAFTS[-1]
+    _raise_drafts(options)
     return Engine(
         EngineOptions(**options),
         progress_to_stderr,
@@ -106,8 +107,26 @@ def _engine(options: dict, max_tokens: int) -> Engine:
     )
 
 
+def _raise_drafts(options: dict) -> None:
+    """Makes the number of drafts at least the largest that runs, since pools are made for it.
+
+    Numbers that contradict each other, or are none, are left for the engine to refuse.
+    """
+    from ..verify import DRAFTS
+
+    key = "num_speculative_tokens"
+    config = options["speculative_config"] or {}
+    given = {n for n in (config.get(key), options["spec_tokens"]) if n is not None}
+    if len(given) > 1 or not all(type(n) is int and n > 0 for n in given):
+        return
+    options["spec_tokens"] = max([DRAFTS[-1], *given])
+    if key in config:
+        options["speculative_config"] = {**config, key: options["spec_tokens"]}
+
+
 def _print_table(title: str, outcomes: list[Outcome]) -> None:
-    """Prints one row for each mode, state of the cache before, and with or without preemption."""
+    """Prints one row for each drafter, mode, state of the cache before, and with or without forced
+    preemption: how often requests were preempted, runs, tokens from the cache, and drafts."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -117,17 +136,18 @@ def _print_table(title: str, outcomes: list[Outcome]) -> None:
         return v.method or "", v.mode, v.start, v.preempt
 
     table = Table(title=escape(title))
-    numbers = ("runs", "equal", "tokens from the cache", "drafts", "right")
-    for column in ("drafter", "mode", "cache", "preempted", *numbers):
-        table.add_column(column, justify="right" if column in numbers else "left")
-    for (method, mode, start, preempt), found in groupby(sorted(outcomes, key=row_of), row_of):
+    numbers = ("preempted", "runs", "equal", "cached", "drafts", "right")
+    for column in ("drafter", "mode", "cache", *numbers):
+        header = "pre-\nempted" if column == "preempted" else column
+        table.add_column(header, justify="right" if column in numbers else "left")
+    for (method, mode, start, _), found in groupby(sorted(outcomes, key=row_of), row_of):
         group = list(found)
         equal = sum(o.equal for o in group)
         table.add_row(
             method or "none",
             mode,
             start,
-            f"{sum(o.preemptions for o in group)} times" if preempt else "no",
+            str(sum(o.preemptions for o in group)),
             str(len(group)),
             str(equal) if equal == len(group) else f"[red]{equal}[/red]",
             str(sum(o.cached_tokens for o in group)),
