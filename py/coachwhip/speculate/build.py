@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checkpoint import ModelDescription, read_model
-from ..config import EngineConfig, EngineOptions, resolve
+from ..config import EngineConfig, EngineOptions, Machine, resolve
 from ..errors import ConfigError
 from ..hub import resolve_model
 from ..runner import Runner
@@ -28,7 +28,7 @@ class DraftModelSource:
         name: Folder or hub id.
         options: Of the engine; the draft model gets the same types, device and limits.
         model: The model it drafts for.
-        gpu_present: Whether MAX sees a GPU.
+        machine: What both have to fit.
 
     Raises:
         ConfigError: It has another vocabulary, or cannot run with these options.
@@ -36,7 +36,7 @@ class DraftModelSource:
     """
 
     def __init__(
-        self, name: str, options: EngineOptions, model: ModelDescription, *, gpu_present: bool
+        self, name: str, options: EngineOptions, model: ModelDescription, machine: Machine
     ) -> None:
         self.model = read_model(resolve_model(name, None))
         _check_vocabulary(name, model, self.model)
@@ -57,7 +57,7 @@ class DraftModelSource:
             max_num_seqs=2 * options.max_num_seqs,
             max_model_len=length if limit is None or length is None else min(length, limit),
         )
-        self.config = resolve(self.model.spec, self.model.dtype, own, gpu_present=gpu_present)
+        self.config = resolve(self.model.spec, self.model.dtype, own, machine)
 
 
 def make_drafter(
