@@ -56,7 +56,7 @@ def file_options(path: str | PathLike[str]) -> dict[str, tuple[object, Origin]]:
 def _read_toml(file: Path, text: str) -> dict[str, tuple[object, int]]:
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _error(file, f"TOML: {error}", "correct it") from None
     lines = text.splitlines()
     return {key: (value, _toml_line(lines, key)) for key, value in values.items()}
@@ -80,35 +80,28 @@ def _read_yaml(file: Path, text: str) -> dict[str, tuple[object, int]]:
     import yaml  # for those who write YAML
 
     found: dict[str, tuple[object, int]] = {}
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        if root is None:
-            return {}
-        if not isinstance(root, yaml.MappingNode):
+        if root is not None and not isinstance(root, yaml.MappingNode):
             raise _error(file, "a mapping of options", "write `name: value` lines")
-        for key_node, value_node in root.value:
+        for key_node, value_node in () if root is None else root.value:
             key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
             value = loader.construct_object(value_node, deep=True)
+            place = f"{file}, line {line}"
             if not isinstance(key, str):
-                raise unknown_option(str(key), value, OPTIONS, f"{file}, line {line}")
+                raise unknown_option(str(key), value, OPTIONS, place)
             if key in found:
-                raise ConfigError(
-                    "twice",
-                    key,
-                    value,
-                    f"given once; line {found[key][1]} has it",
-                    "drop one",
-                    f"{file}, line {line}",
-                )
+                told = f"given once; line {found[key][1]} has it"
+                raise ConfigError("twice", key, value, told, "drop one", place)
             found[key] = (value, line)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # PyYAML's own kinds, and what its constructors meet in odd values
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise _error(file, f"YAML: {problem}{where}", "correct it") from None
-    finally:
-        loader.dispose()
     return found
 
 

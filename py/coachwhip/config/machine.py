@@ -34,6 +34,7 @@ _CGROUPS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 _FIELD = "gpu"
+_LEAST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def named_gpu(text: str) -> Gpu:
         ConfigError: It is neither, or the name fits several.
     """
     amount = memory_amount(text)
-    if isinstance(amount, int):
+    # Without the bound, 4090 would be a number of bytes.
+    if isinstance(amount, int) and amount >= _LEAST:
         return Gpu(f"a GPU with {shown_bytes(amount)}", amount)
     wanted = _parts(text)
     found = [name for name in GPUS if wanted and (wanted <= _parts(name) or _parts(name) <= wanted)]
