@@ -124,8 +124,8 @@ def _more_drafts(options: EngineOptions) -> dict[str, object]:
 
     key = "num_speculative_tokens"
     config = options.speculative_config or {}
-    given = {n for n in (config.get(key), options.spec_tokens) if n is not None}
-    if len(given) > 1 or not all(type(n) is int and n > 0 for n in given):
+    given = [n for n in (config.get(key), options.spec_tokens) if n is not None]
+    if not all(type(n) is int and n > 0 for n in given) or len(set(given)) > 1:
         return {}
     most = max([DRAFTS[-1], *given])
     changed = {"speculative_config": {**config, key: most}} if key in config else {}
