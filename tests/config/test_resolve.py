@@ -68,6 +68,8 @@ def test_types(stored, asked, want):
 def test_types_that_nothing_has_are_warnings():
     (line,) = config_of(KINDS["pure Mamba2"], kv_cache_dtype="bfloat16").warnings
     assert "kv_cache_dtype = bfloat16 has no effect" in line
+    (line,) = config_of(KINDS["pure Mamba2"], kv_cache_page_size=32).warnings
+    assert "kv_cache_page_size = 32 has no effect" in line
     (line,) = config_of(KINDS["attention only"], mamba_ssm_cache_dtype="float16").warnings
     assert "mamba_ssm_cache_dtype = float16 has no effect" in line
 

@@ -95,19 +95,13 @@ def examine(
         speculation = _speculation(spec, options, length, log)
     with conflicts.of_one_rule():
         _check_audit(options, (dtype, ssm, kv))
-    head = speculation is not None and speculation.method == "mtp"
-    drafts = 0 if speculation is None else speculation.num_speculative_tokens
-    row_bytes = RowBytes(
-        slot_parts(spec, dtype, ssm, head),
-        page_bytes(spec, options.kv_cache_page_size, kv, head),
-        weight_bytes(spec, dtype),
-    )
+    row_bytes = _row_bytes(spec, options.kv_cache_page_size, (dtype, ssm, kv), speculation)
     slots, pages, room = 0, 0, None
     with conflicts.of_one_rule():
         room = resolve_room(options, machine, device, row_bytes.weights, log)
         needs = Needs(
             options.max_num_seqs,
-            1 + drafts,
+            1 + (0 if speculation is None else speculation.num_speculative_tokens),
             length,
             options.kv_cache_page_size,
             caching.block,
@@ -115,31 +109,25 @@ def examine(
         )
         slots, pages = resolve_pools(needs, row_bytes, options, room, log)
         _check_memory(row_bytes, slots, pages, machine, device, log)
-    for name in ("max_num_seqs", "kv_cache_page_size", "scheduling_policy"):
-        given = options.is_given(name)
-        log.add("given" if given else "default", name, getattr(options, name), _asked(given))
+    kept = _kept(spec, options, log)
     loop = resolve_loop(options.step_loop, _features(options, chunking, caching, speculation), log)
     config = None
     if not conflicts.found:
         config = EngineConfig(
+            **kept,
             dtype=dtype,
             device=device,
             max_model_len=length,
-            max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=chunking.budget,
             enable_chunked_prefill=chunking.chunked,
             mamba_ssm_cache_dtype=ssm,
             kv_cache_dtype=kv,
-            kv_cache_page_size=options.kv_cache_page_size,
             num_state_slots=slots,
             num_kv_pages=pages,
-            check_finite=options.check_finite,
             mamba_cache_mode=caching.mode,
             mamba_block_size=caching.block,
-            scheduling_policy=options.scheduling_policy,
             step_loop=loop,
             speculation=speculation,
-            audit_state=options.audit_state,
             warnings=log.warnings,
             decisions=tuple(log.decisions),
         )
@@ -265,6 +253,8 @@ def _speculation(
     reason = f"as asked for: up to {drafts} drafts of {found.method} for each request and step"
     if found.method == "mtp":
         reason += "; the head's one depth is used again for deeper drafts"
+    elif found.method == "draft_model":
+        reason += "; that model's own weights, slots and pages are not counted here"
     log.add("speculation", "speculative_config", f"{found.method}, {drafts}", reason)
     for line in warnings:
         log.warn("speculation_room", "speculative_config", f"{found.method}, {drafts}", line)
@@ -281,6 +271,15 @@ def _check_audit(options: EngineOptions, dtypes: tuple[str, str, str]) -> None:
             f"off in {dtype} with {ssm} states and {kv} pages: only float32 is bit-equal",
             "give dtype = float32, or leave audit_state out",
         )
+
+
+def _row_bytes(
+    spec: ModelSpec, page_size: int, dtypes: tuple[str, str, str], speculation: Speculation | None
+) -> RowBytes:
+    dtype, ssm, kv = dtypes
+    head = speculation is not None and speculation.method == "mtp"
+    slot, page = slot_parts(spec, dtype, ssm, head), page_bytes(spec, page_size, kv, head)
+    return RowBytes(slot, page, weight_bytes(spec, dtype))
 
 
 def _check_memory(
@@ -321,5 +320,16 @@ def _features(
     return [name for name, uses in used.items() if uses]
 
 
-def _asked(given: bool) -> str:
-    return "as asked for" if given else "the default"
+def _kept(spec: ModelSpec, options: EngineOptions, log: DecisionLog) -> dict[str, object]:
+    """Returns the values that nothing else has a say in."""
+    for name in ("max_num_seqs", "kv_cache_page_size", "scheduling_policy"):
+        value, given = getattr(options, name), options.is_given(name)
+        if given and name == "kv_cache_page_size" and not spec.count(LayerKind.ATTENTION):
+            line = f"{name} = {value} has no effect: the model has no attention layers"
+            log.warn("no_attention", name, value, line)
+        elif given:
+            log.add("given", name, value, "as asked for")
+        else:
+            log.add("default", name, value, "the default")
+    names = ("max_num_seqs", "kv_cache_page_size", "scheduling_policy", "audit_state")
+    return {name: getattr(options, name) for name in (*names, "check_finite")}
