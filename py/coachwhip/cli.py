@@ -12,6 +12,7 @@ from . import __version__
 from .commands.bench import bench
 from .commands.chat import chat
 from .commands.generate import generate
+from .commands.plan import plan
 from .commands.verify import verify
 from .errors import CheckpointError, CoachwhipError, ConfigError, RequestError
 
@@ -26,6 +27,7 @@ def cli() -> None:
 
 cli.add_command(generate)
 cli.add_command(chat)
+cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(bench)
 

@@ -9,15 +9,14 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
-from max.driver import accelerator_count
-
 from .audit import StateAudit
 from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
 from .check_request import check_request
 from .checkpoint import read_model
-from .config import EngineOptions, resolve
+from .config import EngineOptions, resolve, this_machine
 from .errors import ConfigError, RequestError
+from .gpu import visible_gpu
 from .hub import refuse_revision, resolve_model
 from .live_request import LiveRequest
 from .locate import small_model_dir
@@ -69,8 +68,8 @@ class Engine:
             on_warning(line)
         self.model = model
         self.options = options
-        self._gpu_present = accelerator_count() > 0
-        self.config = resolve(model.spec, model.dtype, options, gpu_present=self._gpu_present)
+        self.machine = this_machine(visible_gpu())
+        self.config = resolve(model.spec, model.dtype, options, self.machine)
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
@@ -95,9 +94,7 @@ class Engine:
         other = copy(self)
         other.options = replace(self.options, **changes)
         old, fixed = self.runner.config, ("dtype", "device", "kv_cache_page_size")
-        other.config = new = resolve(
-            self.model.spec, self.model.dtype, other.options, gpu_present=self._gpu_present
-        )
+        other.config = new = resolve(self.model.spec, self.model.dtype, other.options, self.machine)
         for name in (*fixed, "mamba_ssm_cache_dtype", "kv_cache_dtype", "audit_state"):
             if getattr(new, name) != getattr(old, name):
                 raise ConfigError(
@@ -128,9 +125,7 @@ class Engine:
         wanted = self.config.speculation
         if wanted is None or wanted.method != "draft_model":
             return None
-        return DraftModelSource(
-            wanted.model, self.options, self.model, gpu_present=self._gpu_present
-        )
+        return DraftModelSource(wanted.model, self.options, self.model, self.machine)
 
     def _start(self) -> None:
         """Makes the scheduler and what it counts, empty."""
@@ -145,7 +140,11 @@ class Engine:
             config.runs_head,
         )
         self.scheduler = Scheduler(
-            cache, config.max_num_seqs, config.max_num_batched_tokens, config.scheduling_policy
+            cache,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.scheduling_policy,
+            config.enable_chunked_prefill,
         )
         if config.copies_pages:
             self.runner.load_page_copy(self._on_progress)

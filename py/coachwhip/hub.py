@@ -57,9 +57,20 @@ def resolve_model(model: str | PathLike[str], revision: str | None = None) -> Pa
     if not isinstance(model, str) or os.path.exists(model) or not is_hub_id(model):
         refuse_revision(model, revision)
         return Path(os.path.expanduser(model))
+    return _from_hub(model, revision, CONFIG_FILES + WEIGHT_FILES)
+
+
+def resolve_config(model: str | PathLike[str], revision: str | None = None) -> Path:
+    """Returns the folder of a model as `resolve_model` does, without downloading its weights."""
+    if not isinstance(model, str) or os.path.exists(model) or not is_hub_id(model):
+        return resolve_model(model, revision)
+    return _from_hub(model, revision, CONFIG_FILES)
+
+
+def _from_hub(model: str, revision: str | None, files: tuple[str, ...]) -> Path:
     try:
         with _quiet_library():
-            return _download(model, revision)
+            return _download(model, revision, files)
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:  # the library, its HTTP client and the disk raise many kinds
@@ -79,7 +90,7 @@ def refuse_revision(model: object, revision: str | None) -> None:
         )
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, files: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
 
     unreachable = _first_contact(model, revision)
@@ -101,9 +112,11 @@ def _download(model: str, revision: str | None) -> Path:
             raise CheckpointError(
                 model, "holds no config.json", "name a model in Hugging Face format"
             )
+        if files == CONFIG_FILES:
+            return folder
         _check_config(folder)
         # The folder is named after its commit: the weights are of the same one.
-        folder = fetch(CONFIG_FILES + WEIGHT_FILES, folder.name)
+        folder = fetch(files, folder.name)
         if unreachable is not None and not any(folder.glob("*.safetensors")):
             # Without the hub the library is content with what its cache has, however little.
             raise unreachable
@@ -138,7 +151,7 @@ def _first_contact(model: str, revision: str | None) -> Exception | None:
 
 def _check_config(folder: Path) -> None:
     """Raises ConfigError when the model is not supported; its weights need not be there."""
-    from .checkpoint import read_model  # brings MAX, which `coachwhip --help` does without
+    from .checkpoint import read_model
 
     try:
         read_model(folder)

@@ -41,7 +41,9 @@ class LLM:
         on_warning: Gets warnings about the checkpoint; None logs them.
         before_load: Called with the LLM when its configuration and tokenizer are known, before
             weights load and graphs compile; `check` can be called there.
-        **options: Every other field of `EngineOptions`.
+        **options: Every other field of `EngineOptions`; None is unset. `config` names a TOML or
+            YAML file. What is not given here comes from `COACHWHIP_...` variables, that file, or
+            the defaults.
 
     Raises:
         ConfigError: An option is unknown or cannot run, or the model is not supported.

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from coachwhip_graphs.spec import ModelSpec
 
 from .cache.pool import Pool
-from .caching_config import slot_bytes
-from .config import DTYPE_BYTES, EngineConfig, page_bytes
+from .config import EngineConfig, page_bytes, slot_parts
 from .schedule.scheduler import Scheduler
 from .speculate.control import DraftControl
 from .speculate.counts import DraftCounts
@@ -120,7 +119,6 @@ def collect(
     slots = cache.slots or Pool("state slots", 0)
     pages = cache.pages or Pool("pages", 0)
     stats = cache.stats
-    state_bytes = DTYPE_BYTES[config.mamba_ssm_cache_dtype]
     return Metrics(
         num_requests_running=len(scheduler.running),
         num_requests_waiting=len(scheduler.queue),
@@ -133,7 +131,9 @@ def collect(
         slots_total=slots.total,
         slots_live=slots.live,
         slots_checkpoint=slots.cached,
-        slot_bytes=slot_bytes(spec, DTYPE_BYTES[config.dtype], state_bytes, config.runs_head),
+        slot_bytes=slot_parts(
+            spec, config.dtype, config.mamba_ssm_cache_dtype, config.runs_head
+        ).total,
         published=stats.published,
         restored=stats.restored,
         evicted=stats.evicted,

@@ -222,6 +222,7 @@ def outcomes(
         if variant.start == "cold":
             variant_engine = engine.with_options(
                 enable_prefix_caching=None,
+                enable_chunked_prefill=None,
                 mamba_cache_mode=variant.mode,
                 max_num_batched_tokens=variant.budget,
                 max_num_seqs=variant.batch,

@@ -356,3 +356,23 @@ def test_align_uses_a_budget_that_reaches_no_grid_point():
     assert chunk_end("align", 96, 100, 512, 16, 48) == 100
     assert chunk_end("align", 99, 100, 1, 16, 0) == 100
     assert chunk_end("all", 0, 100, 30, 16, 48) == 30
+
+
+@KINDS
+def test_prompts_that_must_not_be_cut_run_whole_beside_others(kind):
+    """Each waits for a step with room for all its rows, in the order of arrival."""
+    bench = Bench("all", max_num_batched_tokens=20, chunked=False, **kind)
+    prompts = [tokens(length, seed=length) for length in (9, 20, 3, 1, 12, 20)]
+    first = [bench.add(prompt, new=3) for prompt in prompts]
+    begun = []
+    while bench.live:
+        plan = bench.step()
+        assert all(s.num_outputs == 1 for s in plan.sequences)
+        begun += [s.request_id for s in plan.sequences if len(s.tokens) > 1 or not s.num_computed]
+    assert begun == [r.request_id for r in first]
+    # What is restored needs no rows, so there is room beside another.
+    bench.add(tokens(4), new=9)
+    bench.step()
+    again = bench.add(prompts[1])
+    assert [s.request_id for s in bench.step().sequences][1:] == [again.request_id]
+    assert again.num_cached_tokens == 19 // 4 * 4

@@ -41,6 +41,7 @@ class CacheAndScheduler(RuleBasedStateMachine):
         policy=st.sampled_from(["fcfs", "priority"]),
         most_drafts=st.sampled_from([0, 0, 1, 2, 3, 5, 9]),
         head=st.booleans(),
+        chunked=st.sampled_from([True, True, False]),
         seed=st.integers(0, 99),
     )
     def start(
@@ -56,12 +57,15 @@ class CacheAndScheduler(RuleBasedStateMachine):
         policy,
         most_drafts,
         head,
+        chunked,
         seed,
     ):
         slots = None if kind == "attention" else 1 + spare_slots
         pages = None if kind == "mamba" else -(-(LONGEST - 1) // page_size) + spare_pages
         cache = make_cache(slots, pages, page_size, mode, block, head)
-        self.scheduler = Scheduler(cache, seqs, budget, policy)
+        chunked = chunked or mode == "align"
+        budget = budget if chunked else LONGEST + budget
+        self.scheduler = Scheduler(cache, seqs, budget, policy, chunked)
         self.model = SimulatedModel(self.scheduler)
         self.live: dict[str, Request] = {}
         self.count = 0
@@ -169,6 +173,7 @@ class CacheAndScheduler(RuleBasedStateMachine):
         self.scheduler.check()
         assert plan.num_tokens <= self.budget
         assert len(plan.sequences) <= self.seqs
+        assert self.scheduler.chunked or all(s.num_outputs for s in plan.sequences), "a cut prompt"
         tokens = self.model.execute(plan, self.live)
         for request_id in aborted:
             self.scheduler.remove(request_id)

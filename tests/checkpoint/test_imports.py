@@ -36,6 +36,15 @@ def test_no_file_imports_torch_and_config_readers_need_no_max(path: Path):
         assert not {f".{name}" for name in NEED_MAX} & imported(path)
 
 
+def test_describing_a_model_imports_neither_max_nor_numpy():
+    code = (
+        "import sys; from coachwhip.checkpoint import read_model; "
+        "from coachwhip.locate import small_model_dir; read_model(small_model_dir()); "
+        "sys.exit(bool({'max', 'numpy'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_loading_never_imports_torch():
     code = "import sys, coachwhip.checkpoint; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coachwhip.checkpoint import read_model
-from coachwhip.config import EngineOptions, resolve
+from coachwhip.config import EngineOptions, resolve, this_machine
 from coachwhip.runner import Runner
 from coachwhip.schedule.plan import PlannedSequence, StepPlan
 from tests.reference.checkpoints import random_tensors, write_checkpoint
@@ -86,7 +86,7 @@ def tiny(tiny_folder):
             folder = tiny_folder(name)
             model = read_model(folder)
             options = EngineOptions(dtype=dtype, max_model_len=512, max_num_seqs=6)
-            config = resolve(model.spec, model.dtype, options, gpu_present=False)
+            config = resolve(model.spec, model.dtype, options, this_machine(None))
             config = replace(config, num_kv_pages=config.num_kv_pages and 96)
             runner = Runner(folder, model.spec, config)
             poison(runner)

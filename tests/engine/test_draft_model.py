@@ -17,9 +17,8 @@ from tokenizers.models import WordLevel
 
 from coachwhip import CheckpointError, ConfigError, EngineError, SamplingParams
 from coachwhip.checkpoint import read_model
-from coachwhip.config import EngineOptions
+from coachwhip.config import EngineOptions, Machine
 from coachwhip.engine import Engine
-from coachwhip.speculate import draft_pools
 from coachwhip.speculate.build import DraftModelSource
 from coachwhip.speculate.draft_model import DraftModelDrafter
 from coachwhip.verify import make_prompts, outcomes, params_of, variants
@@ -574,10 +573,10 @@ def test_a_draft_model_must_have_the_same_vocabulary(folder, tmp_path):
         source(tmp_path / "model", tmp_path / draft)
 
 
-def source(model, draft, **options) -> DraftModelSource:
+def source(model, draft, memory_bytes: int = 8 << 30, **options) -> DraftModelSource:
     model, draft = read_model(model), str(draft)
     options = EngineOptions(model=str(model.path), **drafting(draft), **options)
-    return DraftModelSource(draft, options, model, gpu_present=False)
+    return DraftModelSource(draft, options, model, Machine(memory_bytes, cores=2))
 
 
 def test_a_draft_model_that_is_not_there(folder, tmp_path):
@@ -598,7 +597,7 @@ def test_a_draft_model_that_is_not_there(folder, tmp_path):
     assert f"{tmp_path / 'bad' / 'config.json'}: hybrid_override_pattern" in message
 
 
-def test_slots_and_pages_of_a_draft_model(folder, monkeypatch):
+def test_slots_and_pages_of_a_draft_model(folder):
     model, draft = folder("nemotron_dense"), folder("nemotron_moe")
     options = {"max_model_len": 96, "max_num_seqs": 4, "mamba_block_size": 8, "dtype": "float32"}
     config = source(model, draft, **options).config
@@ -620,8 +619,8 @@ def test_slots_and_pages_of_a_draft_model(folder, monkeypatch):
         described = [read_model(folder(n)) for n in ("nemotron_dense", name)]
         weights = sum((m.path / "model.safetensors").stat().st_size for m in described)
         target = 5 * slot_of(described[0]) + 7 * page_of(described[0])
-        monkeypatch.setattr(draft_pools, "memory_bytes", lambda: free + weights + target)
-        return source(model, folder(name), num_state_slots=5, num_kv_pages=7, **options)
+        memory = free + weights + target
+        return source(model, folder(name), memory, num_state_slots=5, num_kv_pages=7, **options)
 
     # A quarter each: room for 7 slots, or for 17 pages.
     moe, attention = (read_model(folder(name)) for name in ("nemotron_moe", "attention_only"))

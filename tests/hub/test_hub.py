@@ -256,3 +256,12 @@ def test_the_command_line_generates_from_a_hub_id(hub, program, checkpoint):
     assert from_hub.returncode == from_folder.returncode == 0, from_hub.stderr
     tokens = [json.loads(done.stdout)["token_ids"] for done in (from_hub, from_folder)]
     assert tokens[0] == tokens[1] and len(tokens[0]) == 4
+
+
+def test_a_plan_of_a_hub_id_fetches_no_weights(hub, program, checkpoint):
+    hub.add("org/tiny", checkpoint)
+    done = program("-m", "coachwhip", "plan", "org/tiny", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"]["name"] == "org/tiny"
+    assert any(path.endswith("/config.json") for path in hub.paths)
+    assert not any(path.endswith(".safetensors") for path in hub.paths)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from coachwhip.config import EngineOptions
+from coachwhip.config.speculation import MOST_DRAFTS, Speculation, resolve_speculation
 from coachwhip.errors import ConfigError
-from coachwhip.speculation_config import MOST_DRAFTS, Speculation, resolve_speculation
 from tests.checkpoint.parsed_configs import spec_of
 from tests.reference.tiny_configs import TINY_CONFIGS
 

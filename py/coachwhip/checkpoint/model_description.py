@@ -17,7 +17,6 @@ from .mamba2 import (
     state_spaces_spec,
 )
 from .nemotron_h import nemotron_h_spec
-from .safetensors_files import SafetensorsFiles
 from .shapes import check_vocabulary
 
 _SPECS = {"nemotron_h": nemotron_h_spec, "mamba2": mamba2_hf_spec}
@@ -44,12 +43,17 @@ class ModelDescription:
     """What the files ask for and does not happen, one line each."""
 
 
-def read_model(path: str | Path) -> ModelDescription:
+def read_model(path: str | Path, *, has_weights: bool = True) -> ModelDescription:
     """Reads a checkpoint folder's `config.json` and `generation_config.json`.
 
     `generation_config.json` wins for the special tokens, as in transformers. The dtype is
     `torch_dtype` (or `dtype`) of the config, else the one that most of the stored bytes have;
     weight files are opened only for that.
+
+    Args:
+        path: The folder.
+        has_weights: Whether the weights are there; without them and without a dtype in the config,
+            float32 is assumed, with a warning.
 
     Raises:
         CheckpointError: No such folder, or a file in it cannot be read.
@@ -64,7 +68,7 @@ def read_model(path: str | Path) -> ModelDescription:
     return ModelDescription(
         path=folder,
         spec=spec,
-        dtype=_dtype(config, folder),
+        dtype=_dtype(config, folder, has_weights),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos,
         pad_token_id=pad[0] if pad else None,
@@ -148,7 +152,7 @@ def _special_tokens(
     return found
 
 
-def _dtype(config: HFConfig, folder: Path) -> str:
+def _dtype(config: HFConfig, folder: Path, has_weights: bool) -> str:
     for key in ("torch_dtype", "dtype"):
         value = config.get(key, default="auto")
         if value == "auto":
@@ -157,6 +161,11 @@ def _dtype(config: HFConfig, folder: Path) -> str:
         if name not in _DTYPES:
             raise config.error(key, value, ", ".join(_DTYPES), "no other dtype is supported", _CODE)
         return name
+    if not has_weights:
+        config.warnings.append("torch_dtype is not given: float32 is assumed")
+        return "float32"
+    from .safetensors_files import SafetensorsFiles  # numpy is for those who open weights
+
     stored: dict[str, int] = {}
     for tensor in SafetensorsFiles.open(folder).tensors.values():
         stored[tensor.dtype] = stored.get(tensor.dtype, 0) + tensor.nbytes

@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from ..caching_config import CACHE_MODES, DEFAULT_BLOCK
-from ..config import DEVICES, DTYPES, POLICIES, SSM_DTYPES, EngineOptions
-from ..speculation_config import METHODS
-
-_DEFAULTS = EngineOptions()
+from ..config.option_info import ALIASES, OPTIONS, OptionInfo
+from ..config.speculation import METHODS
 
 
 class _JsonObject(click.ParamType):
@@ -32,114 +29,43 @@ class _JsonObject(click.ParamType):
 
 
 JSON_OBJECT = _JsonObject()
+_TYPES = {"whole": int, "text": str, "memory": str, "json": JSON_OBJECT}
+_METAVARS = {"memory": "BYTES|SHARE"}
 
 
 def engine_flags(command: Callable) -> Callable:
-    """Adds a flag for each field of `EngineOptions` but `model`, under the same names."""
+    """Adds a flag for each option but `model`, under the same names, and `--config`.
+
+    A flag that is not given is None, so that environment and file can have their say.
+    """
     flags = [
         click.option(
-            "--revision",
-            help="Branch, tag or commit of a hub id. For gated and private models set HF_TOKEN or "
-            "run `hf auth login`; no flag takes a token.",
-        ),
-        click.option(
-            "--dtype", type=click.Choice(DTYPES), default="auto", help="Type of weights and rows."
-        ),
-        click.option("--device", type=click.Choice(DEVICES), default="auto", help="cpu or gpu."),
-        click.option(
-            "--max-model-len",
-            "--max-length",
-            "max_model_len",
-            type=int,
-            help="Most tokens of a request, prompt and text.",
-        ),
-        click.option(
-            "--max-num-seqs",
-            "--max-batch-size",
-            "max_num_seqs",
-            type=int,
-            default=_DEFAULTS.max_num_seqs,
-            show_default=True,
-            help="Most requests that run at a time.",
-        ),
-        click.option(
-            "--max-num-batched-tokens",
-            type=int,
-            default=_DEFAULTS.max_num_batched_tokens,
-            show_default=True,
-            help="Most rows of a step; longer prompts run in chunks.",
-        ),
-        click.option(
-            "--mamba-ssm-cache-dtype",
-            type=click.Choice(SSM_DTYPES),
-            default="auto",
-            help="Type of stored SSM states; auto is float32.",
-        ),
-        click.option(
-            "--kv-cache-dtype",
-            type=click.Choice(DTYPES),
-            default="auto",
-            help="Type of keys and values; auto is the model's.",
-        ),
-        click.option(
-            "--kv-cache-page-size",
-            type=int,
-            default=_DEFAULTS.kv_cache_page_size,
-            show_default=True,
-            help="Tokens per page, a multiple of 8.",
-        ),
-        click.option("--num-kv-pages", type=int, help="Pages of the pool; default by memory."),
-        click.option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            default=None,
-            help="Restore states and pages of prefixes computed before; default on.",
-        ),
-        click.option(
-            "--mamba-cache-mode",
-            type=click.Choice(CACHE_MODES),
-            default="auto",
-            help="Which states are kept: none, align (ends of chunks), all (the grid); auto is "
-            "all.",
-        ),
-        click.option(
-            "--mamba-block-size",
-            type=int,
-            help=f"Grid of kept states in tokens, from 4; default {DEFAULT_BLOCK}.",
-        ),
-        click.option("--num-state-slots", type=int, help="Slots of the pool; default by memory."),
-        click.option(
-            "--scheduling-policy",
-            type=click.Choice(POLICIES),
-            default=_DEFAULTS.scheduling_policy,
-            show_default=True,
-            help="Order of requests.",
-        ),
-        click.option(
-            "--speculative-config",
-            type=JSON_OBJECT,
-            help='Drafts that are verified together: {"method": "mtp", "num_speculative_tokens": 3}'
-            ", vLLM's keys.",
-        ),
-        click.option(
-            "--spec-method",
-            type=click.Choice([m for m in METHODS if m != "custom"]),
-            help="Short for its method.",
-        ),
-        click.option("--spec-tokens", type=int, help="Short for its num_speculative_tokens."),
-        click.option("--spec-model", help="Short for its model: the draft model's folder or id."),
-        click.option("--seed", type=int, help="Decides sampled texts; default random."),
-        click.option(
-            "--audit-state",
-            is_flag=True,
-            help="Recompute and compare every kept state; slow, for debugging.",
-        ),
-        click.option(
-            "--check-finite/--no-check-finite",
-            default=True,
-            show_default=True,
-            help="Look for NaN and infinity among the weights.",
-        ),
+            "--config",
+            metavar="FILE",
+            help="Options from a TOML or YAML file. Flags and COACHWHIP_... variables win over it.",
+        )
     ]
+    flags += [_flag(o) for o in OPTIONS.values() if o.name != "model" and o.kind != "object"]
     for flag in reversed(flags):
         command = flag(command)
     return command
+
+
+def _flag(option: OptionInfo) -> Callable:
+    names = [option.name, *(alias for alias, name in ALIASES.items() if name == option.name)]
+    spellings = ["--" + name.replace("_", "-") for name in names]
+    # What a method may be on a command line, where there are no objects.
+    choices = [m for m in METHODS if m != "custom"] if option.name == "spec_method" else ()
+    help_text = option.help
+    if not option.optional and option.default != "auto":
+        default = str(option.default).lower() if option.kind == "switch" else option.default
+        help_text += f" Default: {default}."
+    if option.kind == "switch":
+        (name,) = (spelling.removeprefix("--") for spelling in spellings)
+        return click.option(f"--{name}/--no-{name}", option.name, default=None, help=help_text)
+    if option.choices or choices:
+        kind = click.Choice(option.choices or choices)
+    else:
+        kind = _TYPES[option.kind]
+    metavar = _METAVARS.get(option.kind)
+    return click.option(*spellings, option.name, type=kind, metavar=metavar, help=help_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from .engine_flags import engine_flags
 from .run_progress import run_progress
 
 if TYPE_CHECKING:
+    from ..config import EngineOptions
     from ..engine import Engine
     from ..verify import Outcome
 
@@ -49,11 +51,8 @@ def verify(
     from .. import verify as runs
 
     budgets, batches = (QUICK_BUDGETS, QUICK_BATCHES) if quick else (runs.BUDGETS, runs.BATCHES)
-    options["model"] = model or model_flag
-    options["mamba_block_size"] = block = options["mamba_block_size"] or GRID
-    # The pools are made for the largest batch, and smaller ones use a part of them.
-    options["max_num_seqs"] = max(batches)
-    engine = _engine(options, max_tokens)
+    engine = _engine({**options, "model": model or model_flag}, max(batches), max_tokens)
+    block = engine.config.mamba_block_size
     drafts = [*(QUICK_DRAFTS if quick else runs.DRAFTS)]
     if engine.config.most_drafts > runs.DRAFTS[-1]:
         drafts.append(engine.config.most_drafts)
@@ -72,7 +71,7 @@ def verify(
         for outcome in runs.outcomes(engine, prompts, max_tokens, chosen):
             outcomes.append(outcome)
             advance(outcome.equal)
-    name = f"{options['model'] or 'the small model'} in {engine.config.dtype}"
+    name = f"{engine.options.model or 'the small model'} in {engine.config.dtype}"
     sizes = f"{len(prompts)} prompts, {max_tokens} new tokens each, grid of {block}"
     _print_table(f"{name}: {sizes}", outcomes)
     _conclude(name, outcomes)
@@ -85,43 +84,52 @@ def _methods(engine: Engine) -> list[str]:
     return methods if own is None or own.method in methods else [own.method, *methods]
 
 
-def _engine(options: dict, max_tokens: int) -> Engine:
-    """Loads the model with room for the longest prompt and its new tokens."""
+def _engine(flags: dict, batch: int, max_tokens: int) -> Engine:
+    """Loads the model with room for the longest prompt and its new tokens.
+
+    Args:
+        flags: Of the command line.
+        batch: The largest batch. The pools are made for it, and smaller ones use a part of them.
+        max_tokens: New tokens of a prompt.
+    """
     from ..checkpoint import read_model
     from ..compiled import progress_to_stderr
-    from ..config import EngineOptions
+    from ..config import options_from
     from ..engine import Engine, model_folder
 
-    if options["dtype"] == "auto":
-        options["dtype"] = "float32"
-    if options["max_model_len"] is None:
-        options["max_model_len"] = PROMPT_BLOCKS * options["mamba_block_size"] + max_tokens + 1
-    if not any(options[name] for name in ("speculative_config", "spec_method", "spec_model")):
-        spec = read_model(model_folder(EngineOptions(**options))).spec
-        options["spec_method"] = "mtp" if spec.mtp_layers else "ngram"
-    _raise_drafts(options)
+    options = options_from(flags)
+    block = options.mamba_block_size or GRID
+    changes: dict[str, object] = {"mamba_block_size": block, "max_num_seqs": batch}
+    if options.dtype == "auto":
+        changes["dtype"] = "float32"
+    if options.max_model_len is None:
+        changes["max_model_len"] = PROMPT_BLOCKS * block + max_tokens + 1
+    if not (options.speculative_config or options.spec_method or options.spec_model):
+        spec = read_model(model_folder(options)).spec
+        changes["spec_method"] = "mtp" if spec.mtp_layers else "ngram"
     return Engine(
-        EngineOptions(**options),
+        replace(options, **changes, **_more_drafts(options)),
         progress_to_stderr,
         lambda line: print(f"coachwhip: warning: {line}", file=sys.stderr),
     )
 
 
-def _raise_drafts(options: dict) -> None:
-    """Makes the number of drafts at least the largest that runs, since pools are made for it.
+def _more_drafts(options: EngineOptions) -> dict[str, object]:
+    """Returns changes that make the number of drafts at least the largest that runs, since pools
+    are made for it.
 
     Numbers that contradict each other, or are none, are left for the engine to refuse.
     """
     from ..verify import DRAFTS
 
     key = "num_speculative_tokens"
-    config = options["speculative_config"] or {}
-    given = {n for n in (config.get(key), options["spec_tokens"]) if n is not None}
-    if len(given) > 1 or not all(type(n) is int and n > 0 for n in given):
-        return
-    options["spec_tokens"] = max([DRAFTS[-1], *given])
-    if key in config:
-        options["speculative_config"] = {**config, key: options["spec_tokens"]}
+    config = options.speculative_config or {}
+    given = [n for n in (config.get(key), options.spec_tokens) if n is not None]
+    if not all(type(n) is int and n > 0 for n in given) or len(set(given)) > 1:
+        return {}
+    most = max([DRAFTS[-1], *given])
+    changed = {"speculative_config": {**config, key: most}} if key in config else {}
+    return {"spec_tokens": most, **changed}
 
 
 def _print_table(title: str, outcomes: list[Outcome]) -> None:

@@ -30,6 +30,8 @@ class Scheduler:
         max_num_seqs: Most requests that run at a time.
         max_num_batched_tokens: Most rows of a step.
         policy: `fcfs` or `priority`.
+        chunked: Whether a prompt may be cut. If not, a request is admitted when a step has room for
+            all its rows; the budget must be enough for the longest.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         policy: str = "fcfs",
+        chunked: bool = True,
     ) -> None:
         self.cache = cache
+        self.chunked = chunked
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.queue = WaitingQueue(policy)
@@ -88,7 +92,7 @@ class Scheduler:
         for request in sorted(self.running.values(), key=lambda r: (urgency(r), not r.decodes)):
             budget = self._admit(chosen, budget, before=urgency(request))
             others -= request.decodes
-            if budget:
+            if budget and (request.decodes or self._has_rows(request, budget)):
                 budget = self._choose(chosen, request, budget, others)
         self._admit(chosen, budget)
         copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
@@ -243,6 +247,15 @@ class Scheduler:
             return False
         return self.ownership.has_room(request, without)
 
+    def _has_rows(self, request: Request, budget: int) -> bool:
+        """Says whether so many rows are enough for a request's next step."""
+        if self.chunked:
+            return True
+        known = request.num_computed
+        if request.request_id not in self.running:
+            known = self.cache.lookup(request.prefix, request.num_tokens).length
+        return request.num_tokens - known <= budget
+
     def _admit(
         self, chosen: list[tuple[Request, int]], budget: int, before: int | None = None
     ) -> int:
@@ -255,6 +268,8 @@ class Scheduler:
         """
         while budget and (request := self.queue.head()) is not None:
             if before is not None and self.queue.urgency(request) >= before:
+                break
+            if not self._has_rows(request, budget):
                 break
             if len(self.running) >= self.max_num_seqs or not self.ownership.acquire(request):
                 break

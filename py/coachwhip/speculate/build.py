@@ -8,7 +8,7 @@ from dataclasses import replace
 from coachwhip_graphs.spec import LayerKind
 
 from ..checkpoint import ModelDescription, read_model
-from ..config import EngineConfig, EngineOptions, resolve
+from ..config import EngineConfig, EngineOptions, Machine, resolve
 from ..errors import CheckpointError, ConfigError
 from ..hub import resolve_model
 from ..runner import Runner
@@ -35,7 +35,7 @@ class DraftModelSource:
         name: Folder or hub id.
         options: Of the engine.
         model: The model it drafts for.
-        gpu_present: Whether MAX sees a GPU.
+        machine: What both have to fit.
 
     Raises:
         ConfigError: It has another vocabulary, or finds no room in memory.
@@ -43,11 +43,11 @@ class DraftModelSource:
     """
 
     def __init__(
-        self, name: str, options: EngineOptions, model: ModelDescription, *, gpu_present: bool
+        self, name: str, options: EngineOptions, model: ModelDescription, machine: Machine
     ) -> None:
         self.model = draft = _read(name)
         _check_vocabulary(name, model, draft)
-        target = resolve(model.spec, model.dtype, options, gpu_present=gpu_present)
+        target = resolve(model.spec, model.dtype, options, machine)
         limit = draft.spec.max_position_embeddings or target.max_model_len
         length = min(limit, target.max_model_len)
         own = replace(
@@ -65,10 +65,10 @@ class DraftModelSource:
             num_kv_pages=length if draft.spec.count(LayerKind.ATTENTION) else None,
         )
         self.config = with_draft_pools(
-            resolve(draft.spec, draft.dtype, own, gpu_present=gpu_present),
+            resolve(draft.spec, draft.dtype, own, machine),
             name,
             draft,
-            free_memory(model, target, draft),
+            free_memory(machine.memory_bytes, model, target, draft),
         )
 
 

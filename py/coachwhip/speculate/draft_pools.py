@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from coachwhip_graphs.spec import ModelSpec
 
-from ..caching_config import slot_bytes
 from ..checkpoint import ModelDescription
-from ..config import CACHE_SHARE, DTYPE_BYTES, EngineConfig, memory_bytes, page_bytes
+from ..config import CACHE_SHARE, EngineConfig, page_bytes, slot_parts
 from ..errors import ConfigError
 
 FIELD = "speculative_config.model"
@@ -69,23 +68,26 @@ def with_draft_pools(
     return replace(config, num_state_slots=slots, num_kv_pages=pages, warnings=warnings)
 
 
-def free_memory(model: ModelDescription, config: EngineConfig, draft: ModelDescription) -> int:
+def free_memory(
+    memory_bytes: int, model: ModelDescription, config: EngineConfig, draft: ModelDescription
+) -> int:
     """Returns what the weights of both models and the slots and pages of one leave of the memory.
 
     Args:
+        memory_bytes: The machine's memory.
         model: The model.
         config: Its options.
         draft: The draft model.
     """
     slot, page = home_bytes(model.spec, config)
     pools = config.num_state_slots * slot + config.num_kv_pages * page
-    return memory_bytes() - pools - _weight_bytes(model) - _weight_bytes(draft)
+    return memory_bytes - pools - _weight_bytes(model) - _weight_bytes(draft)
 
 
 def home_bytes(spec: ModelSpec, config: EngineConfig) -> tuple[int, int]:
     """Returns the bytes of one slot and of one page; 0 for a model that has none."""
-    head, ssm = config.runs_head, DTYPE_BYTES[config.mamba_ssm_cache_dtype]
-    slot = slot_bytes(spec, DTYPE_BYTES[config.dtype], ssm, head)
+    head = config.runs_head
+    slot = slot_parts(spec, config.dtype, config.mamba_ssm_cache_dtype, head).total
     return slot, page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype, head)
 
 

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 
 from coachwhip_graphs.spec import ModelSpec
 
-from .errors import MISSING, ConfigError
+from ..errors import MISSING, ConfigError
 
 if TYPE_CHECKING:
-    from .config import EngineOptions
+    from .options import EngineOptions
 
 METHODS = ("mtp", "ngram", "draft_model", "custom")
 MOST_DRAFTS = 32
 """Largest `num_speculative_tokens`."""
-_SHORT = {"spec_method": "method", "spec_tokens": "num_speculative_tokens", "spec_model": "model"}
+SHORT_FORMS = {
+    "spec_method": "method",
+    "spec_tokens": "num_speculative_tokens",
+    "spec_model": "model",
+}
+"""Options, and the keys of `speculative_config` that they are short for."""
 _FIELD = "speculative_config"
 
 
@@ -115,7 +120,7 @@ def _collect(options: EngineOptions) -> dict[str, object] | None:
                 f"did you mean {near[0]}?" if near else "leave it out",
             )
     values = dict(config or {})
-    for short, name in _SHORT.items():
+    for short, name in SHORT_FORMS.items():
         value = getattr(options, short)
         if value is None:
             continue

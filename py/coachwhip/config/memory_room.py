@@ -1,0 +1,109 @@
+"""How much memory slots and pages may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import MISSING, ConfigError
+from .decisions import DecisionLog
+from .machine import Machine
+from .options import EngineOptions
+from .quantity import shown_bytes
+
+CACHE_SHARE = 0.25
+"""Share of a machine's memory that each of slots and pages may take on a CPU."""
+GPU_SHARE = 0.9
+"""Share of a GPU's memory that weights, slots and pages may take together."""
+_NAME = "cache_memory"
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory for slots and pages, in bytes.
+
+    Attributes:
+        total: For both together.
+        each: For either.
+        told: Where the numbers come from, in words.
+        most: For slots and pages whose number the user gave.
+        counts_given: Whether those take theirs from `total`.
+    """
+
+    total: int
+    each: int
+    told: str
+    most: int
+    counts_given: bool = True
+
+
+def resolve_room(
+    options: EngineOptions, machine: Machine, device: str, weights: int, log: DecisionLog
+) -> Room:
+    """Resolves `cache_memory`.
+
+    Args:
+        options: What the user set.
+        machine: The machine.
+        device: `cpu` or `gpu`.
+        weights: Bytes of the model's weights.
+        log: Gets the decision.
+
+    Raises:
+        ConfigError: The memory that was asked for is not there.
+    """
+    wanted = options.cache_memory
+    gpu = machine.gpu if device == "gpu" else None
+    memory = machine.memory_bytes if gpu is None else gpu.memory_bytes
+    if memory is None:
+        return _unmeasured(wanted, gpu.name, log)
+    owner = "this machine" if gpu is None else gpu.name
+    told = f"the {shown_bytes(memory)} of {owner}"
+    if wanted is not None:
+        # Weights are mapped files on a CPU, which the system drops and reads again as it needs to.
+        left = memory if gpu is None else max(0, memory - weights)
+        size = wanted if isinstance(wanted, int) else int(wanted * memory)
+        if size > left:
+            raise ConfigError(
+                _NAME,
+                _NAME,
+                shown_bytes(size) if isinstance(wanted, int) else wanted,
+                f"at most {shown_bytes(left)} of {told}"
+                + ("" if gpu is None else f", where weights take {shown_bytes(weights)}"),
+                "give less",
+            )
+        return _given(size, log)
+    if gpu is None:
+        each = int(memory * CACHE_SHARE)
+        reason = f"a quarter of {told} for slots, and a quarter for pages"
+        log.add("cache_memory_default", _NAME, 2 * each, reason)
+        return Room(2 * each, each, f"a quarter of {told}", memory, counts_given=False)
+    size = int(memory * GPU_SHARE) - weights
+    if size <= 0:
+        raise ConfigError(
+            "weights",
+            "model",
+            MISSING if options.model is None else options.model,
+            f"a model whose weights fit: they take {shown_bytes(weights)} of {told}",
+            "use a smaller model or a larger GPU, or give device = cpu",
+        )
+    reason = f"nine tenths of {told}, less the weights' {shown_bytes(weights)}"
+    log.add("cache_memory_default", _NAME, size, reason)
+    return Room(size, size, f"{shown_bytes(size)} ({reason})", size)
+
+
+def _unmeasured(wanted: int | float | None, gpu: str, log: DecisionLog) -> Room:
+    """Returns the memory on a GPU that does not tell how much it has."""
+    if not isinstance(wanted, int):
+        raise ConfigError(
+            "gpu_memory",
+            _NAME,
+            MISSING if wanted is None else wanted,
+            f"bytes, since the memory of {gpu} is not known",
+            "give cache_memory = 8GiB, for example",
+        )
+    return _given(wanted, log)
+
+
+def _given(size: int, log: DecisionLog) -> Room:
+    log.add("cache_memory_given", _NAME, size, f"as asked for, {shown_bytes(size)}")
+    return Room(size, size, f"{_NAME} = {shown_bytes(size)}", size)
