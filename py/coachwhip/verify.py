@@ -181,9 +181,11 @@ def variants(
         speculations: Methods and numbers of drafts; each combination of the others takes the next
             one, so that all of them meet all the others sooner or later.
     """
-    turns = itertools.cycle(speculations)
-    for mode, budget, batch, preempt in itertools.product(modes, budgets, batches, preempts):
-        method, drafts = next(turns)
+    turns = list(speculations)
+    combinations = itertools.product(modes, budgets, batches, preempts)
+    for i, (mode, budget, batch, preempt) in enumerate(combinations):
+        # One further at each turn, lest a period of the others always meets the same ones.
+        method, drafts = turns[(i + i // len(turns)) % len(turns)]
         for start in STARTS:
             yield Variant(mode, budget, batch, preempt, start, method, drafts)
 

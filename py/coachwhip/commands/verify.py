@@ -57,8 +57,6 @@ def verify(
     if engine.config.most_drafts > runs.DRAFTS[-1]:
         drafts.append(engine.config.most_drafts)
     speculations = [(method, count) for count in drafts for method in _methods(engine)]
-    # There and back, so that each meets runs with and without preemption, which take turns.
-    speculations += speculations[::-1]
     longest = min(engine.config.max_model_len - max_tokens - 1, PROMPT_BLOCKS * block)
     prompts = runs.make_prompts(engine.model.spec.vocab_size, longest, block)
     modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
