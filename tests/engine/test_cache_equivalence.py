@@ -278,7 +278,7 @@ def test_metrics_count_what_happened(make):
 def test_contradictions_and_useless_options_are_said_before_weights_load(tiny_folder):
     folder = str(tiny_folder("nemotron_dense"))
     for options, field, part in (
-        ({"mamba_block_size": 3}, "mamba_block_size", "at least 4"),
+        ({"mamba_block_size": 3}, "mamba_block_size", "from 4"),
         ({"mamba_cache_mode": "some"}, "mamba_cache_mode", "align"),
         ({"num_state_slots": 0}, "num_state_slots", "from 1"),
         ({"enable_prefix_caching": False, "mamba_cache_mode": "all"}, "mamba_cache_mode", "none"),
