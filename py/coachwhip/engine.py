@@ -349,6 +349,8 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes; requests that run go on, and publish nothing any more."""
         self.scheduler.reset_cache()
+        if self.speculator is not None:
+            self.speculator.reset_cache()
 
     def metrics(self) -> Metrics:
         """Returns what the engine counted so far, and its gauges."""

@@ -325,6 +325,9 @@ def test_a_prompt_sent_again_is_not_computed_again(make, draft, monkeypatch):
         if draft == "attention_only" and mode != "none":
             again = 51 - 48  # whole pages
         assert count.rows == 51 + again, mode
+        engine.reset_prefix_cache()
+        run(engine, {"c": prompt}, three)
+        assert count.rows == 51 + again + 51, mode
         monkeypatch.undo()
 
 

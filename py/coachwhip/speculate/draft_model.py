@@ -64,6 +64,12 @@ class DraftModelDrafter:
         if mine is not None:
             self._ownership.release(mine)
 
+    def reset_cache(self) -> None:
+        """Forgets all prefixes, as `Scheduler.reset_cache` does for the model."""
+        self.cache.reset()
+        for mine in self._followed.values():
+            mine.publishes = False
+
     def check(self) -> None:
         """Raises AssertionError unless slots and pages are owned as they should be, between
         steps."""

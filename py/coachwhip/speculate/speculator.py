@@ -10,6 +10,7 @@ from ..schedule.plan import StepPlan
 from ..schedule.request import Request
 from .control import DraftControl
 from .counts import DraftCounts
+from .draft_model import DraftModelDrafter
 from .drafter import Drafter, DraftStep
 
 
@@ -89,6 +90,11 @@ class Speculator:
         rows = [s.num_outputs for s in plan.sequences]
         if rows and all(n == len(s.tokens) for n, s in zip(rows, plan.sequences, strict=True)):
             self.control.took(len(rows), sum(rows) - len(rows), seconds)
+
+    def reset_cache(self) -> None:
+        """Has a drafter with a prefix cache of its own forget that."""
+        if isinstance(self.drafter, DraftModelDrafter):
+            self.drafter.reset_cache()
 
     def forget(self, request_id: str) -> None:
         """Drops what is kept about a request that ends or is preempted."""
