@@ -114,18 +114,15 @@ def test_drafts_between_steps_change_no_token(tiny_folder, prompts, budget):
     llm = load(folder, budget=budget)
     reference, engine = Reference.from_folder(folder), llm.engine
     greedy, running = SamplingParams(max_tokens=16, ignore_eos=True), prompts[2:6]
-    for i, prompt in enumerate(running):
-        engine.add_request(str(i), prompt, greedy)
-    tokens: dict[str, list[int]] = {}
+    outputs = [engine.add_request(str(i), prompt, greedy) for i, prompt in enumerate(running)]
     steps = 0
     while engine.has_unfinished:
-        for output in engine.step():
-            tokens[output.request_id] = output.outputs[0].token_ids
+        engine.step()
         other = prompts[steps % len(prompts)]
         assert drafts_after(llm, other, DEPTH) == reference.draft(other, DEPTH)
         engine.scheduler.check()
         steps += 1
     assert steps >= greedy.max_tokens / (1 + DEPTH)
-    assert [tokens[str(i)] for i in range(len(running))] == [
+    assert [output.outputs[0].token_ids for output in outputs] == [
         reference.greedy(prompt, greedy.max_tokens) for prompt in running
     ]
