@@ -372,9 +372,8 @@ class Engine:
             if live.sampler.plain:
                 rows += [None] * count
                 continue
-            drafts = sequence.tokens[len(sequence.tokens) - count + 1 :] if count else ()
             position = live.request.num_tokens
-            rows += [live.sampler.row(position + i, drafts[:i]) for i in range(count)]
+            rows += [live.sampler.row(position + i, sequence.drafts[:i]) for i in range(count)]
         return rows
 
     def _accept(
@@ -387,10 +386,9 @@ class Engine:
             live = self._live.get(sequence.request_id)
             if begin == end or live is None or not self.scheduler.is_in_flight(live.request):
                 continue  # no token yet, or aborted while the step ran
-            drafts = sequence.tokens[len(sequence.tokens) - sequence.num_outputs + 1 :]
             rows = slice(begin, end)
             kept = live.accept(
-                drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
+                sequence.drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
             )
             live.output.num_cached_tokens = live.request.num_cached_tokens
             outputs.append(live.output)

@@ -54,7 +54,11 @@ class LiveRequest:
         kept: list[int] = []
         for row, token in enumerate(tokens):
             if not finite[row]:
-                self.end("error", "the model's logits are not finite for this prompt")
+                self.end(
+                    "error",
+                    "logits are not finite; the weights hold NaN or infinity, or the model "
+                    "overflows in this dtype (try float32)",
+                )
                 break
             self._extend(token, logits[row])
             kept.append(token)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from ..cache.prefix_cache import PrefixCache
+from .plan import PlannedSequence
 from .request import Request
 
 
@@ -154,6 +155,36 @@ class Ownership:
                 cache.stats.skipped += 1
             else:
                 request.boundary_slots[boundary] = slot
+
+    def rows(self, request: Request, end: int) -> PlannedSequence:
+        """Returns a request's rows up to `end`, and takes slots for the grid points among them.
+
+        Args:
+            request: Its pages reach to `end`, and its candidate slots as far as its drafts.
+            end: Beyond its known tokens where drafts are verified.
+        """
+        begin, known = request.num_computed, request.num_tokens
+        tokens = request.tokens(begin, min(end, known))
+        writes = [-1] * (end - begin)
+        if end > known:
+            tokens = [*tokens, *request.drafts[: end - known]]
+            if request.live_slots:
+                writes = [*request.live_slots, *request.candidate_slots]
+        else:
+            if request.live_slots:
+                writes[-1] = request.live_slots[0]
+            self.take_boundary_slots(request, end)
+            for boundary, slot in request.boundary_slots.items():
+                writes[boundary - begin - 1] = slot
+        return PlannedSequence(
+            request.request_id,
+            tuple(tokens),
+            begin,
+            request.read_slot,
+            tuple(writes),
+            tuple(request.pages[: -(-end // self.cache.page_size)]),
+            num_outputs=max(0, end - known + 1),
+        )
 
     def release_sources(self, request: Request) -> None:
         """Lets go of what an executed step read: its state is in the live slot, its page copied."""

@@ -23,6 +23,11 @@ class PlannedSequence:
     pages: tuple[int, ...]
     num_outputs: int
 
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The tokens that the step verifies."""
+        return self.tokens[len(self.tokens) - self.num_outputs + 1 :] if self.num_outputs else ()
+
 
 @dataclass(frozen=True)
 class StepPlan:

@@ -60,6 +60,11 @@ class Request:
     """Prompt tokens restored at the first admission; None before it."""
 
     @property
+    def cache_keys(self) -> tuple[str, ...]:
+        """What a request must have in common with this one, beside tokens, to share prefixes."""
+        return () if self.cache_salt is None else (self.cache_salt,)
+
+    @property
     def num_tokens(self) -> int:
         """Prompt and generated tokens."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)

@@ -8,7 +8,7 @@ from ..cache.prefix_cache import PrefixCache
 from ..errors import EngineError, RequestError
 from .chunks import chunk_end
 from .ownership import Ownership
-from .plan import PlannedSequence, StepPlan
+from .plan import StepPlan
 from .queue import WaitingQueue
 from .request import Request
 
@@ -76,8 +76,7 @@ class Scheduler:
                 f"need {needed} pages of {self.cache.page_size} tokens, there are {pages.total}; "
                 f"shorten the request or raise num_kv_pages to {needed}",
             )
-        extra = () if request.cache_salt is None else (request.cache_salt,)
-        request.prefix = self.cache.prefix(extra, request.tokens)
+        request.prefix = self.cache.prefix(request.cache_keys, request.tokens)
         self.queue.add(request)
 
     def plan(self) -> StepPlan:
@@ -98,7 +97,7 @@ class Scheduler:
         copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
         # Slots for grid points inside chunks come last: caching gets what running leaves.
         chosen = [(r, self._with_candidates(r, end)) for r, end in chosen]
-        plan = StepPlan(tuple(self._rows(r, end) for r, end in chosen), copies)
+        plan = StepPlan(tuple(self.ownership.rows(r, end) for r, end in chosen), copies)
         if chosen:
             self._in_flight = {r.request_id: r for r, _ in chosen}
         return plan
@@ -315,27 +314,3 @@ class Scheduler:
         if drafts <= 0:
             return end
         return request.num_tokens + self.ownership.take_candidate_slots(request, drafts)
-
-    def _rows(self, request: Request, end: int) -> PlannedSequence:
-        begin, known = request.num_computed, request.num_tokens
-        tokens = request.tokens(begin, min(end, known))
-        writes = [-1] * (end - begin)
-        if end > known:
-            tokens = [*tokens, *request.drafts[: end - known]]
-            if request.live_slots:
-                writes = [*request.live_slots, *request.candidate_slots]
-        else:
-            if request.live_slots:
-                writes[-1] = request.live_slots[0]
-            self.ownership.take_boundary_slots(request, end)
-            for boundary, slot in request.boundary_slots.items():
-                writes[boundary - begin - 1] = slot
-        return PlannedSequence(
-            request.request_id,
-            tuple(tokens),
-            begin,
-            request.read_slot,
-            tuple(writes),
-            tuple(request.pages[: -(-end // self.cache.page_size)]),
-            num_outputs=max(0, end - known + 1),
-        )

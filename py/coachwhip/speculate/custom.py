@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .drafter import DraftStep
+from .drafter import Drafter, DraftStep
 
 
-class CustomDrafter:
+class CustomDrafter(Drafter):
     """Asks an object for drafts, and takes of its answer what can be used.
 
     An object that raises, or proposes what is no token, costs drafts and nothing else; the first

@@ -13,10 +13,10 @@ from ..schedule.chunks import chunk_end
 from ..schedule.ownership import Ownership
 from ..schedule.plan import PlannedSequence, StepPlan
 from ..schedule.request import Request
-from .drafter import DraftStep
+from .drafter import Drafter, DraftStep
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(Drafter):
     """Follows every text with a model of its own, and runs it ahead for drafts.
 
     The model's state after the accepted tokens is in a live slot; drafts are computed from it into
@@ -84,8 +84,7 @@ class DraftModelDrafter:
             most = min(request.max_tokens, self._config.max_model_len - len(prompt))
             mine = Request(request.request_id, prompt, most, cache_salt=request.cache_salt)
             mine.output_token_ids = list(request.output_token_ids)
-            extra = () if mine.cache_salt is None else (mine.cache_salt,)
-            mine.prefix = self.cache.prefix(extra, mine.tokens)
+            mine.prefix = self.cache.prefix(mine.cache_keys, mine.tokens)
             if not self._ownership.acquire(mine):
                 return None
             self._followed[mine.request_id] = mine
@@ -111,7 +110,8 @@ class DraftModelDrafter:
                 end = chunk_end(mode, begin, known, budget, self.cache.block, request.branch)
                 budget -= end - begin
                 chosen.append((request, end))
-                sequences.append(self._rows(request, end))
+                self._ownership.take_pages(request, end)
+                sequences.append(self._ownership.rows(request, end))
                 if end == known:
                     sampled.append(samplers[request.request_id].row(end))
             copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
@@ -181,26 +181,6 @@ class DraftModelDrafter:
             (spare,),
             self._pages(request, begin + 1),
             1,
-        )
-
-    def _rows(self, request: Request, end: int) -> PlannedSequence:
-        """Plans the rows up to `end`, of accepted tokens."""
-        begin = request.num_computed
-        self._ownership.take_pages(request, end)
-        self._ownership.take_boundary_slots(request, end)
-        writes = [-1] * (end - begin)
-        if request.live_slots:
-            writes[-1] = request.live_slots[0]
-        for boundary, slot in request.boundary_slots.items():
-            writes[boundary - begin - 1] = slot
-        return PlannedSequence(
-            request.request_id,
-            tuple(request.tokens(begin, end)),
-            begin,
-            request.read_slot,
-            tuple(writes),
-            self._pages(request, end),
-            int(end == request.num_tokens),
         )
 
     def _pages(self, request: Request, end: int) -> tuple[int, ...]:

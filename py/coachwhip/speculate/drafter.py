@@ -44,3 +44,6 @@ class Drafter(Protocol):
     def forget(self, request_id: str) -> None:
         """Drops what is kept about a request; unknown ids are fine."""
         ...
+
+    def reset_cache(self) -> None:
+        """Forgets cached prefixes, where the drafter has a cache of its own."""

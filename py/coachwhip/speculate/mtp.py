@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from ..runner import Runner
 from ..sampling.sampler import SampledRow
 from ..schedule.plan import PlannedSequence, StepPlan
 from ..schedule.request import Request
-from .drafter import DraftStep
+from .drafter import Drafter, DraftStep
 
 MOST_WAITING = 32
 """Rows of a request that may wait for the head."""
@@ -98,7 +97,7 @@ class _Rows:
     hidden: list[int]
 
 
-class MtpDrafter:
+class MtpDrafter(Drafter):
     """Keeps the head's keys and values complete, and drafts with it.
 
     The head runs over every accepted row right after the step that computed it. Rows of requests
@@ -117,7 +116,7 @@ class MtpDrafter:
     ) -> None:
         self._head, self._take_pages, self._publishes = head, take_pages, publishes
         self._page_size = head.page_size
-        self._waiting: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+        self._waiting: dict[str, list[np.ndarray]] = {}
 
     def propose(self, step: DraftStep) -> dict[str, list[int]]:
         kept: list[np.ndarray] = []

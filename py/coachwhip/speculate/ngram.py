@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..schedule.request import Request
-from .drafter import DraftStep
+from .drafter import Drafter, DraftStep
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Finds the longest last n-gram that occurred before, and proposes what followed it.
 
     Of several occurrences the latest counts. Where it ends close to the text's end, the drafts

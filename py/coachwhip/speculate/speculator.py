@@ -10,7 +10,6 @@ from ..schedule.plan import StepPlan
 from ..schedule.request import Request
 from .control import DraftControl
 from .counts import DraftCounts
-from .draft_model import DraftModelDrafter
 from .drafter import Drafter, DraftStep
 
 
@@ -93,8 +92,7 @@ class Speculator:
 
     def reset_cache(self) -> None:
         """Has a drafter with a prefix cache of its own forget that."""
-        if isinstance(self.drafter, DraftModelDrafter):
-            self.drafter.reset_cache()
+        self.drafter.reset_cache()
 
     def forget(self, request_id: str) -> None:
         """Drops what is kept about a request that ends or is preempted."""
