@@ -15,7 +15,7 @@ See: Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplicatio
 """
 
 from std.memory import stack_allocation
-from std.sys import llvm_intrinsic
+from std.sys import PrefetchOptions, llvm_intrinsic, prefetch
 from std.sys.info import CompilationTarget
 
 comptime LANES = 16
@@ -90,7 +90,7 @@ def multiply_add[
 
 @always_inline
 def accumulate[
-    dtype: DType, rows: Int, columns: Int
+    dtype: DType, rows: Int, columns: Int, fetch_next: Bool = False
 ](
     mut acc: Array[Acc, rows * columns],
     x: Pointer[mut=False, Scalar[dtype], ...],
@@ -105,6 +105,7 @@ def accumulate[
         dtype: Type of x and w.
         rows: Rows of x.
         columns: Rows of w.
+        fetch_next: Whether the next `columns` rows of w are brought into the L1 cache meanwhile.
 
     Args:
         acc: Partial sums, `[rows, columns]`.
@@ -121,6 +122,11 @@ def accumulate[
             xv[m] = x.unsafe_load[width=STEP](m * k + i)
         comptime for n in range(columns):
             var wv = w.unsafe_load[width=STEP](n * k + i)
+            comptime if fetch_next:
+                # Past the last row this may name memory that is not there: a hint never faults.
+                prefetch[
+                    PrefetchOptions().for_read().high_locality().to_data_cache()
+                ](w.unsafe_offset((columns + n) * k + i))
             comptime for m in range(rows):
                 acc[m * columns + n] = multiply_add(
                     acc[m * columns + n], xv[m], wv
@@ -128,59 +134,50 @@ def accumulate[
 
 
 @always_inline
-def horizontal_sums[
-    count: Int
-](acc: Array[Acc, count], out sums: Array[Acc, (count + LANES - 1) // LANES]):
-    """Sums the lanes of each vector: lane l and l + 8, then l and l + 4, l + 2, l + 1.
+def sum_lanes(vectors: Array[Acc, LANES]) -> Acc:
+    """Sums the lanes of 16 vectors: lane l and l + 8, then l and l + 4, l + 2, l + 1.
 
-    Two vectors share each step, so a sum takes 3 instructions instead of 8; the order of additions
-    within a sum is that of `SIMD.reduce_add`, whatever the number of vectors.
-
-    Parameters:
-        count: Number of vectors.
+    Vectors share their steps, so a sum takes 3 instructions instead of 8; the order of additions
+    within a sum is that of `SIMD.reduce_add`.
 
     Args:
-        acc: The vectors.
+        vectors: The vectors.
 
     Returns:
-        Vectors whose lanes hold the sums of `acc` in its order; the last ones may be unused.
+        The sum of vector i in lane i.
     """
-    sums = Array[Acc, (count + LANES - 1) // LANES](fill=0)
-    comptime for block in range((count + LANES - 1) // LANES):
-        var v = Array[Acc, LANES](fill=0)
-        comptime for i in range(min(LANES, count - block * LANES)):
-            v[i] = acc[block * LANES + i]
-        comptime for i in range(8):
-            v[i] = v[2 * i].shuffle[
-                0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-            ](v[2 * i + 1]) + v[2 * i].shuffle[
-                8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-            ](
-                v[2 * i + 1]
-            )
-        comptime for i in range(4):
-            v[i] = v[2 * i].shuffle[
-                0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-            ](v[2 * i + 1]) + v[2 * i].shuffle[
-                4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
-            ](
-                v[2 * i + 1]
-            )
-        comptime for i in range(2):
-            v[i] = v[2 * i].shuffle[
-                0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29
-            ](v[2 * i + 1]) + v[2 * i].shuffle[
-                2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31
-            ](
-                v[2 * i + 1]
-            )
-        sums[block] = v[0].shuffle[
-            0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-        ](v[1]) + v[0].shuffle[
-            1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+    var v = vectors.copy()
+    comptime for i in range(8):
+        v[i] = v[2 * i].shuffle[
+            0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+        ](v[2 * i + 1]) + v[2 * i].shuffle[
+            8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
         ](
-            v[1]
+            v[2 * i + 1]
         )
+    comptime for i in range(4):
+        v[i] = v[2 * i].shuffle[
+            0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+        ](v[2 * i + 1]) + v[2 * i].shuffle[
+            4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+        ](
+            v[2 * i + 1]
+        )
+    comptime for i in range(2):
+        v[i] = v[2 * i].shuffle[
+            0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29
+        ](v[2 * i + 1]) + v[2 * i].shuffle[
+            2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31
+        ](
+            v[2 * i + 1]
+        )
+    return v[0].shuffle[
+        0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+    ](v[1]) + v[0].shuffle[
+        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+    ](
+        v[1]
+    )
 
 
 @always_inline
@@ -200,7 +197,7 @@ def finish[
         dtype: Type of x and w.
         out_dtype: Type of y.
         rows: Rows of x.
-        columns: Rows of w.
+        columns: Rows of w, at most 8.
 
     Args:
         acc: Partial sums, `[rows, columns]`.
@@ -212,23 +209,47 @@ def finish[
     """
     comptime F = DType.float32
     comptime STEP = step_of[dtype]()
-    var sums = horizontal_sums(acc)
-    comptime for r in range(rows):
-        comptime for c in range(columns):
-            comptime at = r * columns + c
-            var sum = sums[at // LANES][at % LANES]
-            for i in range(k // STEP * STEP, k):
-                sum = (
-                    x[unsafe_offset=r * k + i]
-                    .cast[F]()
-                    .fma(w[unsafe_offset=c * k + i].cast[F](), sum)
-                )
-            y[unsafe_offset=r * n + c] = sum.cast[out_dtype]()
+    comptime HALF = LANES // 2
+    var whole = k // STEP * STEP
+    # Two rows at a time, each in one half of the lanes, so that a row is stored in a few pieces.
+    comptime for pair in range(0, rows, 2):
+        var vectors = Array[Acc, LANES](fill=0)
+        comptime for r in range(pair, min(pair + 2, rows)):
+            comptime for c in range(columns):
+                vectors[(r - pair) * HALF + c] = acc[r * columns + c]
+        var sums = sum_lanes(vectors)
+        if whole < k:
+            comptime for r in range(pair, min(pair + 2, rows)):
+                comptime for c in range(columns):
+                    comptime at = (r - pair) * HALF + c
+                    for i in range(whole, k):
+                        sums[at] = (
+                            x[unsafe_offset=r * k + i]
+                            .cast[F]()
+                            .fma(w[unsafe_offset=c * k + i].cast[F](), sums[at])
+                        )
+        comptime for r in range(pair, min(pair + 2, rows)):
+            var out = sums.slice[HALF, offset=(r - pair) * HALF]().cast[
+                out_dtype
+            ]()
+            var yr = y.unsafe_offset(r * n)
+            comptime if columns >= 4:
+                yr.unsafe_store(out.slice[4]())
+            comptime if columns >= 6:
+                yr.unsafe_store(4, out.slice[2, offset=4]())
+            comptime for c in range(
+                6 if columns >= 6 else 4 if columns >= 4 else 0, columns
+            ):
+                yr[unsafe_offset=c] = out[c]
 
 
 @always_inline
 def tile[
-    dtype: DType, out_dtype: DType, rows: Int, columns: Int
+    dtype: DType,
+    out_dtype: DType,
+    rows: Int,
+    columns: Int,
+    fetch_next: Bool = False,
 ](
     y: Pointer[mut=True, Scalar[out_dtype], ...],
     n: Int,
@@ -243,6 +264,7 @@ def tile[
         out_dtype: Type of y.
         rows: Rows of x.
         columns: Rows of w.
+        fetch_next: Whether the next `columns` rows of w are brought into the L1 cache meanwhile.
 
     Args:
         y: First output, stride `n`.
@@ -252,50 +274,54 @@ def tile[
         k: Values per row.
     """
     var acc = Array[Acc, rows * columns](fill=0)
-    accumulate[dtype, rows, columns](acc, x, w, k, 0, k)
+    accumulate[dtype, rows, columns, fetch_next](acc, x, w, k, 0, k)
     finish[dtype, out_dtype, rows, columns](acc, y, n, x, w, k)
 
 
-def strip[
-    dtype: DType, out_dtype: DType, rows: Int
+@always_inline
+def tiles[
+    dtype: DType, out_dtype: DType, columns: Int
 ](
     y: Pointer[mut=True, Scalar[out_dtype], ...],
     n: Int,
     x: Pointer[mut=False, Scalar[dtype], ...],
     w: Pointer[mut=False, Scalar[dtype], ...],
     k: Int,
-    columns: Int,
+    rows: Int,
 ):
-    """Computes `rows` rows of outputs for a run of weight rows, reading each of them once.
+    """Computes `columns` outputs of every row, 4 rows at a time.
+
+    The first rows bring the weights into the L1 cache, and those of the next tiles behind them:
+    weights come from memory at the speed of memory while the sums are computed.
 
     Parameters:
         dtype: Type of x and w.
         out_dtype: Type of y.
-        rows: Rows of x, 1 to 4.
+        columns: Rows of w.
 
     Args:
         y: First output, stride `n`.
         n: Values per row of y.
         x: First row of x, stride `k`.
-        w: First weight row, stride `k`.
+        w: First row of w, stride `k`.
         k: Values per row.
-        columns: Number of weight rows.
+        rows: Rows of x.
     """
-    var c = 0
-    while c + COLUMNS <= columns:
-        tile[dtype, out_dtype, rows, COLUMNS](
-            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k
-        )
-        c += COLUMNS
-    while c < columns:
-        tile[dtype, out_dtype, rows, 1](
-            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k
-        )
-        c += 1
+    if rows >= ROWS:
+        tile[dtype, out_dtype, ROWS, columns, True](y, n, x, w, k)
+        for r in range(ROWS, rows - ROWS + 1, ROWS):
+            tile[dtype, out_dtype, ROWS, columns](
+                y.unsafe_offset(r * n), n, x.unsafe_offset(r * k), w, k
+            )
+    var done = rows // ROWS * ROWS
+    comptime for left in range(1, ROWS):
+        if rows - done == left:
+            tile[dtype, out_dtype, left, columns, True](
+                y.unsafe_offset(done * n), n, x.unsafe_offset(done * k), w, k
+            )
 
 
-@always_inline
-def strip_rows[
+def strip[
     dtype: DType, out_dtype: DType
 ](
     y: Pointer[mut=True, Scalar[out_dtype], ...],
@@ -306,7 +332,7 @@ def strip_rows[
     rows: Int,
     columns: Int,
 ):
-    """Calls `strip` for a number of rows known at run time, at most 4.
+    """Computes some rows of outputs for a run of weight rows, reading each of them once.
 
     Parameters:
         dtype: Type of x and w.
@@ -318,12 +344,20 @@ def strip_rows[
         x: First row of x, stride `k`.
         w: First weight row, stride `k`.
         k: Values per row.
-        rows: Rows of x.
+        rows: Rows of x, few enough to stay in the L2 cache.
         columns: Number of weight rows.
     """
-    comptime for r in range(1, ROWS + 1):
-        if rows == r:
-            strip[dtype, out_dtype, r](y, n, x, w, k, columns)
+    var c = 0
+    while c + COLUMNS <= columns:
+        tiles[dtype, out_dtype, COLUMNS](
+            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k, rows
+        )
+        c += COLUMNS
+    while c < columns:
+        tiles[dtype, out_dtype, 1](
+            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k, rows
+        )
+        c += 1
 
 
 def block_group[
@@ -425,22 +459,22 @@ def linear_columns[
                 whole,
             )
         if whole > 0 and full < columns:
-            for r in range(r0, r0 + whole, ROWS):
-                strip[dtype, out_dtype, ROWS](
-                    y.unsafe_offset(r * n + full),
-                    n,
-                    x.unsafe_offset(r * k),
-                    w.unsafe_offset(full * k),
-                    k,
-                    columns - full,
-                )
-        for r in range(r0 + whole, r0 + count, ROWS):
-            strip_rows[dtype, out_dtype](
-                y.unsafe_offset(r * n),
+            strip[dtype, out_dtype](
+                y.unsafe_offset(r0 * n + full),
                 n,
-                x.unsafe_offset(r * k),
+                x.unsafe_offset(r0 * k),
+                w.unsafe_offset(full * k),
+                k,
+                whole,
+                columns - full,
+            )
+        if whole < count:
+            strip[dtype, out_dtype](
+                y.unsafe_offset((r0 + whole) * n),
+                n,
+                x.unsafe_offset((r0 + whole) * k),
                 w,
                 k,
-                min(ROWS, r0 + count - r),
+                count - whole,
                 columns,
             )
