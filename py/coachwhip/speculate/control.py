@@ -10,8 +10,10 @@ SHORTEST_REST, LONGEST_REST = 16, 512
 """Tokens that a request generates without drafts before they are tried again."""
 START_RATE = 0.7
 """Assumed share of accepted drafts before any request has shown its own."""
-PRIOR = 4
+PRIOR = 2
 """Verified drafts that the assumption counts for."""
+LEAST_GAIN = 1.03
+"""Tokens per time, relative to none, from which drafts are worth it: less is noise of the clock."""
 LEAST_WEIGHT = 0.04
 """Weight of one verified draft among many."""
 TRIAL_WEIGHT = 0.5
@@ -139,7 +141,7 @@ class DraftControl:
         costs = times.costs()
         if costs is None:
             return self._most
-        best, most_gain, tokens = 0, 1.0, 1.0
+        best, most_gain, tokens = 0, LEAST_GAIN, 1.0
         for k in range(1, self._most + 1):
             tokens += rate**k
             gain = tokens / (1.0 + costs[k])
