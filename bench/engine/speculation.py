@@ -157,5 +157,5 @@ def _paired(
 
 
 def _ratio(plain: list[float], drafted: list[float]) -> float:
-    """Returns the median ratio of neighbours in time: a machine's pace drifts less within a pair."""
+    """Returns the median ratio of neighbours in time: a pace drifts less within a pair."""
     return median(b / a for a, b in zip(plain, drafted, strict=True))
