@@ -13,6 +13,7 @@ from .commands.bench import bench
 from .commands.chat import chat
 from .commands.generate import generate
 from .commands.plan import plan
+from .commands.serve import serve
 from .commands.verify import verify
 from .errors import CheckpointError, CoachwhipError, ConfigError, RequestError
 
@@ -27,6 +28,7 @@ def cli() -> None:
 
 cli.add_command(generate)
 cli.add_command(chat)
+cli.add_command(serve)
 cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(bench)

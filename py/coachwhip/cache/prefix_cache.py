@@ -230,7 +230,7 @@ class PrefixCache:
         if self.slots is not None:
             self.slots.check(slot_owners)
             assert len(self.tree) == self.slots.cached, "the prefix tree has other checkpoints"
-            for node in self.tree.keys():
+            for node in self.tree:
                 assert self.slots.find(node) is not None, "the prefix tree has a lost checkpoint"
         if self.pages is not None:
             self.pages.check(page_owners)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 NEAREST = 64
@@ -51,9 +51,8 @@ class PrefixTree:
     def __contains__(self, key: bytes) -> bool:
         return key in self._nodes
 
-    def keys(self) -> Iterable[bytes]:
-        """Returns the keys of all checkpoints."""
-        return self._nodes.keys()
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._nodes)
 
     def add(self, key: bytes, parent: bytes | None, length: int, tokens: Sequence[int]) -> None:
         """Adds a checkpoint of `length` tokens that continues `parent` with `tokens`."""

@@ -52,6 +52,8 @@ class GenerationBody(Body):
     cache_salt: str | None = None
     priority: Count = None
     speculative_config: dict[str, Any] | None = None
+    timeout: Number = None
+    """Most seconds until the response is complete; the server has a limit of its own."""
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None

@@ -89,8 +89,8 @@ class Frontend:
         names = [name for name in ("top_p", "top_k") if name in given]
         return {"temperature": given.get("temperature", 1.0), **{n: given[n] for n in names}}
 
-    def prompt_tokens(self, text: str) -> list[int]:
-        """Returns the token ids of a prompt.
+    def prompt_tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of a prompt, with what the tokenizer puts around a text or not.
 
         Raises:
             RequestError: The model has no tokenizer.
@@ -99,7 +99,7 @@ class Frontend:
         if self.tokenizer is None:
             raise RequestError("prompt", text, "the model has no tokenizer.json; give token ids")
         self._refuse_endless(text, "prompt")
-        return self.tokenizer.encode(text)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def chat_tokens(self, body: ChatBody) -> tuple[str, list[int]]:
         """Returns the text and the token ids of a conversation.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -10,10 +10,13 @@ from pydantic_core import from_json
 from ..errors import MISSING, shown
 from .api_error import ApiError
 from .bodies import ChatBody, CompletionBody
+from .fields import Body
 
 COMPLETIONS_URL, CHAT_URL = "/v1/completions", "/v1/chat/completions"
 URLS = {COMPLETIONS_URL: CompletionBody, CHAT_URL: ChatBody}
 """URL -> the model of its body."""
+
+AnyBody = TypeVar("AnyBody", bound=Body)
 
 _FIXES = {
     "string_type": "give a text",
@@ -50,11 +53,19 @@ def parse_body(raw: bytes | str | dict, url: str) -> CompletionBody | ChatBody:
     Raises:
         ApiError: It is no JSON object, or a field is missing or of the wrong kind.
     """
-    value = parse_json(raw) if isinstance(raw, (bytes, str)) else raw
+    return parse_as(parse_json(raw) if isinstance(raw, (bytes, str)) else raw, URLS[url])
+
+
+def parse_as(value: Any, kind: type[AnyBody]) -> AnyBody:
+    """Returns a JSON value as a body of a kind.
+
+    Raises:
+        ApiError: It is no JSON object, or a field is missing or of the wrong kind.
+    """
     if not isinstance(value, dict):
         raise ApiError(400, f"the body is {shown(value)}: give a JSON object")
     try:
-        return URLS[url].model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         raise _api_error(error) from None
 

@@ -16,7 +16,19 @@ from ..metrics import Metrics
 from ..openai import EngineRequest
 from .engine_connection import EngineConnection
 from .live_output import LiveOutput
-from .messages import Abort, Add, Done, Event, Failed, Look, Ready, Refused, ResetCache, Seen, Updates
+from .messages import (
+    Abort,
+    Add,
+    Done,
+    Event,
+    Failed,
+    Look,
+    Ready,
+    Refused,
+    ResetCache,
+    Seen,
+    Updates,
+)
 from .token_rate import TokenRate
 
 QUICK_S = 60.0
@@ -92,7 +104,9 @@ class EngineClient:
                 reason = self._reason(code)
                 lived = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
                 quick = quick + 1 if lived < QUICK_S else 1
-                self._fail_all(EngineGone(f"{reason} while this request was running; send it again"))
+                self._fail_all(
+                    EngineGone(f"{reason} while this request was running; send it again")
+                )
                 if self._failed is not None and not self.num_restarts:
                     raise GaveUp(self._failed.message, self._failed.exit_code)
                 if quick >= MOST_QUICK:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response
 
@@ -16,18 +16,24 @@ class EventStream(Response):
     A client that reads slowly stops this response only: the events are made when it takes them.
 
     Args:
-        events: The events, each complete with its blank line; closed when the client goes.
+        events: The events, each complete with its blank line.
+        on_close: Called when the response has ended, however it did.
         headers: Further headers.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        on_close: Callable[[], None],
+        headers: dict[str, str] | None = None,
+    ) -> None:
         # Proxies must neither keep nor gather the events.
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self.headers.update(headers or {})
-        self._events = events
+        self._events, self._on_close = events, on_close
 
     async def __call__(self, scope, receive, send) -> None:
         """Sends the response, until its end or the client's."""
@@ -39,6 +45,7 @@ class EventStream(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
+            self._on_close()
         if not sending.cancelled() and sending.exception() is not None:
             raise sending.exception()
 

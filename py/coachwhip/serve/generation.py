@@ -43,14 +43,17 @@ async def generate(request: Request, url: str) -> Response:
     limit = _time_limit(job, service.options.request_timeout)
     running = service.start(job)
     headers = _headers(job)
-    record = request.state.record
+
+    def close() -> None:
+        running.close()
+        request.state.record.facts |= running.facts()
+
     if job.body.stream:
-        return EventStream(_events(running, limit, record), headers)
+        return EventStream(_events(running, limit), close, headers)
     try:
         body = await _whole(running, limit, request)
     finally:
-        running.close()
-        record.facts |= running.facts()
+        close()
     return JSONResponse(body, headers=headers)
 
 
@@ -68,9 +71,7 @@ async def _whole(running: RunningJob, limit: float | None, request: Request) -> 
     finishing = asyncio.ensure_future(finish())
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:
-        await asyncio.wait(
-            (finishing, leaving), timeout=limit, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait((finishing, leaving), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
     finally:
         leaving.cancel()
         if not finishing.done():
@@ -84,7 +85,7 @@ async def _whole(running: RunningJob, limit: float | None, request: Request) -> 
     return running.job.response(running.outputs)
 
 
-async def _events(running: RunningJob, limit: float | None, record) -> AsyncIterator[bytes]:
+async def _events(running: RunningJob, limit: float | None) -> AsyncIterator[bytes]:
     """Yields the events of a stream; what goes wrong is the last one but the mark of the end."""
     clock = asyncio.get_running_loop().time
     end = None if limit is None else clock() + limit
@@ -102,9 +103,6 @@ async def _events(running: RunningJob, limit: float | None, record) -> AsyncIter
     except Exception as error:
         yield event(json.dumps(api_error(error).body()))
         yield DONE
-    finally:
-        running.close()
-        record.facts |= running.facts()
 
 
 def _time_limit(job: Job, most: float | None) -> float | None:

@@ -77,7 +77,8 @@ class TextLines(logging.Formatter):
         """Returns a line, and a traceback after it where there is one."""
         request = getattr(record, "record", None)
         if request is None:
-            line = f"coachwhip: {record.levelname.lower()}: {record.getMessage()}"
+            level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+            line = f"coachwhip: {level}{record.getMessage()}"
             if record.exc_info:
                 line += "\n" + self.formatException(record.exc_info)
             return line

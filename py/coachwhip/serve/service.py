@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 
 from ..openai import ApiError, Frontend, Job
 from .engine_client import EngineClient, EngineGone, EngineState
+from .engine_metrics import EngineCollector
 from .error_response import RETRY_S, Unavailable
 from .request_metrics import RequestMetrics
 from .running_job import RunningJob
@@ -26,7 +28,12 @@ class Service:
 
     def __init__(self, frontend: Frontend, client: EngineClient, options: ServeOptions) -> None:
         self.frontend, self.client, self.options = frontend, client, options
+        self.created = int(time.time())
+        """Seconds since 1970."""
         self.metrics = RequestMetrics(frontend.served_names[0])
+        self.metrics.registry.register(
+            EngineCollector(client, frontend.config, frontend.served_names[0])
+        )
         self.ending: asyncio.Event = asyncio.Event()
         """Set when no further requests are taken."""
         self._jobs: set[RunningJob] = set()
