@@ -231,6 +231,8 @@ class EngineClient:
         elif isinstance(event, Ready):
             self.metrics, self._ready_at = event.metrics, time.monotonic()
             self._enter(EngineState.READY)
+            if self.num_restarts:
+                self._on_message("the engine is ready again")
         else:
             self._failed = event
 
