@@ -11,7 +11,9 @@ import pytest
 from tests.serve.server import Server
 
 SPECULATION = {"method": "mtp", "num_speculative_tokens": 3, "adaptive": False}
-FLAGS = ("--speculative-config", json.dumps(SPECULATION), "--max-queue-size", "128")
+# Small pools, which are soon full: checkpoints are evicted, and memory is flat from then on.
+POOLS = ("--num-state-slots", "96", "--num-kv-pages", "1024")
+FLAGS = (*POOLS, "--speculative-config", json.dumps(SPECULATION), "--max-queue-size", "128")
 
 
 @pytest.fixture(scope="session")

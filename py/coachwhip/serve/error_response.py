@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from ..errors import EngineError, RequestError
+from ..errors import EngineError, RequestError, shown
 from ..openai import ApiError
 from .engine_client import EngineGone
 
@@ -64,13 +64,11 @@ def error_response(error: ApiError) -> JSONResponse:
 
 async def handle_error(request: Request, error: Exception) -> JSONResponse:
     """Handles what a route raises."""
-    found = api_error(error)
+    found, path = api_error(error), shown(request.url.path)
     if isinstance(error, HTTPException) and error.status_code == 404:
-        found = ApiError(404, f"there is no {request.url.path} here", code="not_found")
+        found = ApiError(404, f"there is no {path} here", code="not_found")
     if isinstance(error, HTTPException) and error.status_code == 405:
-        found = ApiError(
-            405, f"{request.url.path} does not take {request.method}", code="method_not_allowed"
-        )
+        found = ApiError(405, f"{path} does not take {request.method}", code="method_not_allowed")
     response = error_response(found)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})

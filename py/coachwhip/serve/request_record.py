@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 _log = logging.getLogger("coachwhip.serve.requests")
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_LONGEST_PATH = 200
 _QUIET = frozenset(("/health", "/metrics", "/status", "/page.css", "/page.js"))
 """Paths that are asked for all the time; their success is logged for debugging only."""
 
@@ -53,7 +54,9 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(_request_id(scope["headers"]), scope["method"], scope["path"])
+        record = RequestRecord(
+            _request_id(scope["headers"]), scope["method"], scope["path"][:_LONGEST_PATH]
+        )
         scope["state"]["record"] = record
 
         async def named_send(message) -> None:
