@@ -110,6 +110,7 @@ async function answer() {
   if (reason) parts.push(reason);
   note.textContent = parts.join(" · ");
   box.append(note);
+  note.scrollIntoView({ block: "end" });
 }
 
 $("form").addEventListener("submit", (event) => {
@@ -201,7 +202,7 @@ function drawTree(nodes) {
     length.className = "length";
     length.textContent = `${node.length} tokens`;
     hits.className = "hits";
-    hits.textContent = node.hits ? `${node.hits} hits` : "";
+    hits.textContent = node.hits ? `${node.hits} hit${node.hits > 1 ? "s" : ""}` : "";
     item.append(length, hits, text);
     items.push(item);
     for (const child of children.get(node.name) || []) add(child, depth + 1);
