@@ -19,6 +19,7 @@ class EventStream(Response):
         events: The events, each complete with its blank line.
         on_close: Called when the response has ended, however it did.
         headers: Further headers.
+        most_s: Seconds after which the connection is closed, whatever is left; None is never.
     """
 
     media_type = "text/event-stream"
@@ -28,19 +29,22 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         on_close: Callable[[], None],
         headers: dict[str, str] | None = None,
+        most_s: float | None = None,
     ) -> None:
         # Proxies must neither keep nor gather the events.
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self.headers.update(headers or {})
-        self._events, self._on_close = events, on_close
+        self._events, self._on_close, self._most_s = events, on_close, most_s
 
     async def __call__(self, scope, receive, send) -> None:
         """Sends the response, until its end or the client's."""
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(disconnected(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (sending, leaving), timeout=self._most_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for task in (sending, leaving):
                 task.cancel()

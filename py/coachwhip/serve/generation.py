@@ -13,12 +13,13 @@ from ..openai import ApiError, Job, parse_body, translate
 from .chunks import chunks
 from .error_response import api_error
 from .event_stream import DONE, EventStream, disconnected, event
-from .request_body import read_body
 from .running_job import RunningJob
 from .service import Service
 
 LARGE_BODY = 64 * 1024
 """Bytes from which a body is translated on another thread: others go on meanwhile."""
+UNREAD_S = 10.0
+"""Seconds that a client has to read the last events after its deadline."""
 _MOST_HEADER = 400
 
 
@@ -34,12 +35,12 @@ async def generate(request: Request, url: str) -> Response:
         ClientDisconnect: The client has gone.
     """
     service: Service = request.app.state.service
-    raw = await read_body(request, service.options.max_body_bytes)
-    if len(raw) < LARGE_BODY:
-        job = _translated(raw, url, service)
-    else:
-        job = await asyncio.to_thread(_translated, raw, url, service)
-    del raw
+    async with service.bodies.read(request) as raw:
+        if len(raw) < LARGE_BODY:
+            job = _translated(raw, url, service)
+        else:
+            job = await asyncio.to_thread(_translated, raw, url, service)
+        del raw
     limit = _time_limit(job, service.options.request_timeout)
     running = service.start(job)
     headers = _headers(job)
@@ -49,7 +50,7 @@ async def generate(request: Request, url: str) -> Response:
         request.state.record.facts |= running.facts()
 
     if job.body.stream:
-        return EventStream(_events(running, limit), close, headers)
+        return EventStream(_events(running, limit), close, headers, _patience(limit))
     try:
         body = await _whole(running, limit, request)
     finally:
@@ -103,6 +104,11 @@ async def _events(running: RunningJob, limit: float | None) -> AsyncIterator[byt
     except Exception as error:
         yield event(json.dumps(api_error(error).body()))
         yield DONE
+
+
+def _patience(limit: float | None) -> float | None:
+    """Returns seconds after which a client that does not read is left, None for never."""
+    return None if limit is None else limit + UNREAD_S
 
 
 def _time_limit(job: Job, most: float | None) -> float | None:

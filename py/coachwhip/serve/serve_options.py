@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+LOOPBACKS = (LOOPBACK, "localhost", "::1")
 MIB = 1 << 20
 
 

@@ -10,6 +10,7 @@ from ..openai import ApiError, Frontend, Job
 from .engine_client import EngineClient, EngineGone, EngineState
 from .engine_metrics import EngineCollector
 from .error_response import RETRY_S, Unavailable
+from .request_body import BodyReader
 from .request_metrics import RequestMetrics
 from .running_job import RunningJob
 from .serve_options import ServeOptions
@@ -28,6 +29,7 @@ class Service:
 
     def __init__(self, frontend: Frontend, client: EngineClient, options: ServeOptions) -> None:
         self.frontend, self.client, self.options = frontend, client, options
+        self.bodies = BodyReader(options.max_body_bytes)
         self.created = int(time.time())
         """Seconds since 1970."""
         self.metrics = RequestMetrics(frontend.served_names[0])

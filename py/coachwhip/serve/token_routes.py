@@ -14,7 +14,6 @@ from ..openai import ApiError, ChatBody, Frontend, parse_json
 from ..openai.fields import Body, wrong_field
 from ..openai.parse import parse_as
 from .openapi import described
-from .request_body import read_body
 from .service import Service
 
 router = APIRouter(tags=["tokens"])
@@ -48,16 +47,16 @@ class DetokenizeBody(Body):
 async def tokenize(request: Request) -> dict[str, object]:
     """Returns a text's token ids, how many there are, and how many a request may have."""
     service: Service = request.app.state.service
-    raw = await read_body(request, service.options.max_body_bytes)
-    return await asyncio.to_thread(_tokenize, raw, service.frontend)
+    async with service.bodies.read(request) as raw:
+        return await asyncio.to_thread(_tokenize, raw, service.frontend)
 
 
 @router.post("/detokenize", **described(DetokenizeBody, "The text of tokens"))
 async def detokenize(request: Request) -> dict[str, object]:
     """Returns the text of token ids."""
     service: Service = request.app.state.service
-    raw = await read_body(request, service.options.max_body_bytes)
-    return await asyncio.to_thread(_detokenize, raw, service.frontend)
+    async with service.bodies.read(request) as raw:
+        return await asyncio.to_thread(_detokenize, raw, service.frontend)
 
 
 def _tokenize(raw: bytes, frontend: Frontend) -> dict[str, object]:
