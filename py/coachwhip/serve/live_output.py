@@ -52,6 +52,8 @@ class LiveOutput:
         completion.token_ids += update.token_ids
         if completion.logprobs is not None:
             completion.logprobs += update.logprobs or ()
+        if update.prompt_logprobs is not None:
+            output.prompt_logprobs = update.prompt_logprobs
         output.num_cached_tokens = update.num_cached_tokens
         output.num_drafted_tokens = update.num_drafted_tokens
         output.num_accepted_tokens = update.num_accepted_tokens
