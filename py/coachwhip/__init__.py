@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from .errors import CheckpointError, CoachwhipError, ConfigError, EngineError, RequestError
     from .llm import LLM
     from .outputs import CompletionOutput, RequestOutput
+    from .sampling.grammar import Grammar
     from .sampling.params import SamplingParams
 
 _HOMES = {
     "LLM": "llm",
     "Engine": "engine",
     "SamplingParams": "sampling.params",
+    "Grammar": "sampling.grammar",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
     "CoachwhipError": "errors",
@@ -43,6 +45,7 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineError",
+    "Grammar",
     "RequestError",
     "RequestOutput",
     "SamplingParams",

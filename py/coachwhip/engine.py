@@ -24,6 +24,7 @@ from .metrics import Metrics, StepCounts, collect
 from .outputs import CompletionOutput, RequestOutput
 from .runner import Runner, StepOutput
 from .sampling.edits import LogitEdits
+from .sampling.guidance import Guidance
 from .sampling.params import SamplingParams
 from .sampling.sampler import SampledRow, Sampler
 from .schedule.plan import StepPlan
@@ -73,6 +74,7 @@ class Engine:
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
+        self.guidance = Guidance(self.tokenizer, model.spec.vocab_size, model.eos_token_ids)
         self._draft_source = self._find_draft_model()
         self._on_progress, self._on_warning = on_progress, on_warning
         if before_load is not None:
@@ -186,6 +188,7 @@ class Engine:
             params,
             self.model.spec,
             self.config,
+            self.guidance,
             has_tokenizer=self.tokenizer is not None,
         )
 
@@ -236,13 +239,16 @@ class Engine:
             priority=priority,
             cache_salt=cache_salt,
         )
+        sampler = self._sampler(params, ids)
         self.scheduler.add(request)
         completion = CompletionOutput(0, "", [], logprobs=None if params.logprobs is None else [])
         live = self._live[request_id] = LiveRequest(
             request,
             RequestOutput(request_id, prompt, ids, [completion], finished=False),
-            self._sampler(params, ids),
-            StopChecker(params, self.model.eos_token_ids, request.max_tokens),
+            sampler,
+            StopChecker(
+                params, self.model.eos_token_ids, request.max_tokens, lambda: sampler.ended
+            ),
             None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
             params.most_drafts,
@@ -256,7 +262,14 @@ class Engine:
         ends = [*params.stop_token_ids, *(() if params.ignore_eos else self.model.eos_token_ids)]
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
         ends = [token for token in ends if token < self.model.spec.vocab_size]
-        return Sampler(params, seed, LogitEdits(params, prompt_token_ids, words, ends))
+        guide = None
+        if params.grammar is not None:
+            guide = self.guidance.guide(
+                params.grammar,
+                ignore_eos=params.ignore_eos,
+                stop_token_ids=params.stop_token_ids,
+            )
+        return Sampler(params, seed, LogitEdits(params, prompt_token_ids, words, ends), guide)
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.

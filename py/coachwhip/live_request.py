@@ -60,6 +60,10 @@ class LiveRequest:
                     "overflows in this dtype (try float32)",
                 )
                 break
+            refusal = self.sampler.refusal(token)
+            if refusal is not None:
+                self.end("error", refusal)
+                break
             self._extend(token, logits[row])
             kept.append(token)
             if self.output.finished or row == len(drafts) or drafts[row] != token:
@@ -90,7 +94,7 @@ class LiveRequest:
     def _extend(self, token: int, logits: np.ndarray) -> None:
         completion = self.output.outputs[0]
         completion.token_ids.append(token)
-        self.sampler.edits.append(token)
+        self.sampler.append(token)
         if completion.logprobs is not None:
             completion.logprobs.append(top_logprobs(logits, token, self.num_logprobs))
         count = len(completion.token_ids)

@@ -92,7 +92,7 @@ class Runner:
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages
         self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
-        self._sampling_tensors = SamplingTensors()
+        self._sampling_tensors = SamplingTensors(spec.vocab_size)
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .sampling.params import SamplingParams
 
@@ -14,11 +14,17 @@ class StopChecker:
         params: The request's parameters.
         eos_token_ids: The model's end tokens.
         max_tokens: Most tokens to generate.
+        complete: Says whether the text is complete for another reason.
     """
 
     def __init__(
-        self, params: SamplingParams, eos_token_ids: Sequence[int], max_tokens: int
+        self,
+        params: SamplingParams,
+        eos_token_ids: Sequence[int],
+        max_tokens: int,
+        complete: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._complete = complete
         self._eos = frozenset(() if params.ignore_eos else eos_token_ids)
         self._stop_ids = frozenset(params.stop_token_ids)
         self._stops = tuple(params.stop)
@@ -37,6 +43,8 @@ class StopChecker:
                 return "stop", token
             if token in self._eos:
                 return "stop", None
+        if self._complete():
+            return "stop", None
         if count >= self._max_tokens:
             return "length", None
         return None

@@ -34,6 +34,10 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         return cls(path) if path.is_file() else None
 
+    def to_json(self) -> str:
+        """Returns the contents of a `tokenizer.json` that is this tokenizer."""
+        return self._tokenizer.to_str()
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text.
 

@@ -44,7 +44,8 @@ def test_defaults_are_those_of_vllm_but_greedy():
     ours = {f.name: getattr(params, f.name) for f in fields(params)}
     # One prompt gives one text unless sampling is asked for; vLLM's temperature is 1.
     assert ours.pop("temperature") == 0.0
-    assert ours.pop("speculative_config") is None  # vLLM has no such field
+    # vLLM has no such fields.
+    assert ours.pop("speculative_config") is None and ours.pop("grammar") is None
     assert ours == VLLM_DEFAULTS
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
+from .grammar import Grammar
 
 MOST_LOGPROBS = 20
 """Largest `logprobs`, OpenAI's limit."""
@@ -24,10 +25,10 @@ DRAFTS_KEY = "num_speculative_tokens"
 class SamplingParams:
     """Parameters of one generation, under vLLM's names.
 
-    The logits are changed in this order: logit bias, penalties, bad words, min_tokens, temperature,
-    top-k, top-p, min-p. The token is the largest of what remains plus Gumbel noise, which depends
-    on the seed, the position and the token alone: the same seed gives the same text, alone or in a
-    batch, with any drafts or none.
+    The logits are changed in this order: logit bias, penalties, bad words, min_tokens, grammar,
+    temperature, top-k, top-p, min-p. The token is the largest of what remains plus Gumbel noise,
+    which depends on the seed, the position and the token alone: the same seed gives the same text,
+    alone or in a batch, with any drafts or none.
 
     Raises:
         RequestError: A value is out of its range; the message names the field and the value.
@@ -67,6 +68,10 @@ class SamplingParams:
     logprobs: int | None = None
     """Return the log probability of each token and of this many most likely ones, of the model's
     own logits."""
+    grammar: Grammar | None = None
+    """The only texts that may be generated, beside `max_tokens` and stop strings that cut them
+    short. The model's end tokens are allowed only where the text may end, and a text that cannot go
+    on ends with finish reason "stop", even before `min_tokens`."""
     speculative_config: Mapping[str, int] | None = None
     """`{"num_speculative_tokens": n}` lowers the number of drafts for this request, 0 is none."""
 
@@ -97,6 +102,8 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", ids)
         if self.logprobs is not None:
             self._whole("logprobs", 0, MOST_LOGPROBS)
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError("grammar", self.grammar, "give a Grammar")
         self._check_drafts()
 
     @property

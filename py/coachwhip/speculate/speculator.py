@@ -82,7 +82,8 @@ class Speculator:
                 wanted[request_id] = count
         step = DraftStep(plan, output, requests, finished, wanted, samplers)
         for request_id, drafts in self.drafter.propose(step).items():
-            requests[request_id].drafts = drafts[: wanted[request_id]]
+            drafts = samplers[request_id].useful(drafts[: wanted[request_id]])
+            requests[request_id].drafts = drafts
 
     def took(self, plan: StepPlan, seconds: float) -> None:
         """Takes note of the time of a step, drafting included."""
