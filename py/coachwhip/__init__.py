@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import telemetry
+from .version import __version__
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -35,8 +36,6 @@ _HOMES = {
     "EngineError": "errors",
 }
 
-__version__ = "0.1.0"
-
 __all__ = [
     "LLM",
     "CheckpointError",
@@ -49,6 +48,7 @@ __all__ = [
     "RequestError",
     "RequestOutput",
     "SamplingParams",
+    "__version__",
     "telemetry",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,27 @@ class Tokenizer:
     def vocabulary(self) -> dict[str, int]:
         """Returns every token and its id."""
         return self._tokenizer.get_vocab()
+
+    def spelling(self, token: int) -> str | None:
+        """Returns a token as the vocabulary spells it; None for an id that it does not have."""
+        return self._tokenizer.id_to_token(token)
+
+    def special_ids(self) -> frozenset[int]:
+        """Returns the ids of tokens that have no text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether the vocabulary spells bytes, each as one of 256 characters."""
+        decoder = self._tokenizer.decoder
+        found = [] if decoder is None else [json.loads(decoder.__getstate__())]
+        while found:
+            one = found.pop()
+            if one["type"] == "ByteLevel":
+                return True
+            found += one.get("decoders", ())
+        return False
 
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""
