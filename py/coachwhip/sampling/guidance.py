@@ -68,8 +68,8 @@ class Guidance:
             RequestError: As `check`.
         """
         matcher = self._matcher(grammar).deep_copy()
-        known, special = self._converted.vocab_size, self._converted.is_special_token
-        ends = {t for t in stop_token_ids if t < known and special(t)}
+        known, special = self._converted.vocab_size, self._source.special_ids()
+        ends = {token for token in stop_token_ids if token in special}
         eos = set(self._eos)
         return Guide(
             matcher,

@@ -27,7 +27,9 @@ class Guide:
     """Where one text is in its grammar.
 
     Masks belong to a text and its drafts alone, so they are the same whenever they are computed:
-    with drafts or without, before or after a preemption.
+    with drafts or without, before or after a preemption. Where the next characters are the only
+    ones that there can be, a mask has the one token that usually begins them, as the tokenizer
+    would split them.
 
     Args:
         matcher: The grammar, at the beginning; the guide's own.
