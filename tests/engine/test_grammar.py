@@ -15,6 +15,7 @@ import pytest
 from coachwhip import LLM, Grammar, RequestError, SamplingParams
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
+from coachwhip.openai import CHAT_URL, Frontend, parse_body, translate
 from coachwhip.verify import speculation_options
 from tests.engine.caching import Poison, assert_nothing_is_owned, check, slow, tokens
 from tests.engine.scripted import ScriptedDrafter
@@ -330,9 +331,50 @@ def test_a_grammar_that_cannot_be_used_is_refused_before_anything_is_queued(make
     assert not engine.has_unfinished
 
 
+@pytest.fixture(scope="module")
+def small() -> LLM:
+    return LLM(max_model_len=256)
+
+
 @slow
-def test_the_small_model_writes_json():
-    llm = LLM(max_model_len=256)
+def test_a_tool_call_that_is_demanded_arrives(small):
+    """From a chat's body through the engine to a body, as a client sees it."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "party": {"type": "string", "enum": ["whig", "none"]},
+            "years": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 2},
+        },
+        "required": ["party", "years"],
+    }
+    body = {
+        "messages": [{"role": "user", "content": "Who won?"}],
+        "tools": [{"type": "function", "function": {"name": "win", "parameters": parameters}}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 1,
+        "seed": 4,
+        "max_tokens": 150,
+        "n": 2,
+    }
+    engine = small.engine
+    frontend = Frontend(engine.model, engine.config, ("small",))
+    job = translate(parse_body(body, CHAT_URL), frontend)
+    outputs = [
+        engine.add_request(str(i), r.prompt_token_ids, r.params, r.prompt)
+        for i, r in enumerate(job.requests)
+    ]
+    while engine.has_unfinished:
+        engine.step()
+    for choice in job.response(outputs)["choices"]:
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"]["name"] == "win"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), parameters)
+
+
+@slow
+def test_the_small_model_writes_json(small):
     params = [
         SamplingParams(
             grammar=Grammar("json_schema", SCHEMA), max_tokens=120, temperature=t, seed=3
@@ -340,6 +382,6 @@ def test_the_small_model_writes_json():
         for t in (0.0, 0.8)
     ]
     for one in params:
-        (output,) = llm.generate(["The number of the year is"], one)
+        (output,) = small.generate(["The number of the year is"], one)
         assert output.outputs[0].finish_reason == "stop"
         jsonschema.validate(json.loads(output.outputs[0].text), SCHEMA)
