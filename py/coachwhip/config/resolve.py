@@ -310,7 +310,6 @@ def _features(
 ) -> list[str]:
     """Returns the features that a step loop must have, as `step_loops.FEATURES` names them."""
     used = {
-        "steps": True,
         "prefix caching": caching.mode != "none",
         "chunked prefill": chunking.chunked,
         "priorities": options.scheduling_policy != "fcfs",
