@@ -126,6 +126,7 @@ class StepLoop:
         try:
             self._draft(plan, out, accepted, finished)
         except BaseException as error:
+            self._emit()
             self._fail(plan, error)
             self.scheduler.settle(set())
             raise
