@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import EngineError, RequestError
@@ -87,11 +88,13 @@ class Scheduler:
         chosen: list[tuple[Request, int]] = []
         budget = self.max_num_batched_tokens
         urgency = self.queue.urgency
-        others = sum(r.decodes for r in self.running.values())
-        for request in sorted(self.running.values(), key=lambda r: (urgency(r), not r.decodes)):
-            budget = self._admit(chosen, budget, before=urgency(request))
-            others -= request.decodes
-            if budget and (request.decodes or self._has_rows(request, budget)):
+        ranked = [(urgency(r), not r.decodes, r) for r in self.running.values()]
+        ranked.sort(key=itemgetter(0, 1))
+        others = sum(not prefills for _, prefills, _ in ranked)
+        for urgent, prefills, request in ranked:
+            budget = self._admit(chosen, budget, before=urgent)
+            others -= not prefills
+            if budget and (not prefills or self._has_rows(request, budget)):
                 budget = self._choose(chosen, request, budget, others)
         self._admit(chosen, budget)
         copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
