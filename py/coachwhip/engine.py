@@ -238,21 +238,33 @@ class Engine:
         request = Request(
             request_id,
             ids,
-            min(params.max_tokens or room, room),
+            room if params.max_tokens is None else min(params.max_tokens, room),
             priority=priority,
             cache_salt=cache_salt,
+            num_scored=None if params.prompt_logprobs is None else 0,
         )
-        self.scheduler.add(request)
+        if request.num_rows:
+            self.scheduler.add(request)
         completion = CompletionOutput(0, "", [], logprobs=None if params.logprobs is None else [])
         live = self._live[request_id] = LiveRequest(
             request,
-            RequestOutput(request_id, prompt, ids, [completion], finished=False),
+            RequestOutput(
+                request_id,
+                prompt,
+                ids,
+                [completion],
+                finished=False,
+                prompt_logprobs=None if params.prompt_logprobs is None else [None],
+            ),
             self._sampler(params, ids),
             StopChecker(params, self.model.eos_token_ids, request.max_tokens),
             None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
+            params.prompt_logprobs,
             params.most_drafts,
         )
+        if not request.num_rows:
+            self._loop.end_at_once(request_id)
         return live.output
 
     def _sampler(self, params: SamplingParams, prompt_token_ids: list[int]) -> Sampler:

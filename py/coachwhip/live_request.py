@@ -15,6 +15,11 @@ from .schedule.request import Request
 from .stopping import StopChecker
 from .tokenizer import IncrementalText
 
+NOT_FINITE = (
+    "logits are not finite; the weights hold NaN or infinity, or the model overflows in this dtype "
+    "(try float32)"
+)
+
 
 @dataclass
 class LiveRequest:
@@ -26,6 +31,7 @@ class LiveRequest:
     stop: StopChecker
     text: IncrementalText | None
     num_logprobs: int | None
+    num_prompt_logprobs: int | None
     most_drafts: int | None
     """Most drafts that the request wants; None is the engine's number."""
     added_s: float = field(default_factory=time.monotonic)
@@ -36,6 +42,13 @@ class LiveRequest:
     _unscored: list[tuple[int, np.ndarray]] = field(default_factory=list)
     """Kept tokens, each with its row's logits, whose log probabilities are not in the output yet.
     """
+    _unscored_prompt: list[np.ndarray] = field(default_factory=list)
+    """[rows, vocab] f32, logits of the prompt rows whose log probabilities are not in the output
+    yet."""
+
+    def score_prompt(self, logits: np.ndarray) -> None:
+        """Takes the logits [rows, vocab] f32 of the next prompt rows, for `emit`."""
+        self._unscored_prompt.append(logits)
 
     def accept(
         self,
@@ -62,11 +75,7 @@ class LiveRequest:
         kept: list[int] = []
         for row, token in enumerate(tokens):
             if not finite[row]:
-                self.end(
-                    "error",
-                    "logits are not finite; the weights hold NaN or infinity, or the model "
-                    "overflows in this dtype (try float32)",
-                )
+                self.end("error", NOT_FINITE)
                 break
             if self.num_logprobs is not None:
                 self._unscored.append((token, logits[row]))
@@ -91,6 +100,12 @@ class LiveRequest:
         for token, logits in self._unscored:
             completion.logprobs.append(top_logprobs(logits, token, self.num_logprobs))
         self._unscored.clear()
+        for rows in self._unscored_prompt:
+            found = self.output.prompt_logprobs
+            for logits in rows:
+                token = self.output.prompt_token_ids[len(found)]
+                found.append(top_logprobs(logits, token, self.num_prompt_logprobs))
+        self._unscored_prompt.clear()
 
     def end(self, reason: str, error: str | None = None) -> None:
         """Marks the output as finished."""

@@ -192,7 +192,7 @@ class Runner:
             EngineError: The plan names a slot, page or token that does not exist.
         """
         if sampled is None:
-            sampled = [None] * sum(s.num_outputs for s in plan.sequences)
+            sampled = [None] * sum(s.num_logits for s in plan.sequences)
         tensors = [*self._plan_tensors.lay_out(plan), *self._sampling_tensors.lay_out(sampled)]
         return [*map(self.to_device, tensors), *self.slot_pools, *self.page_pools]
 

@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .live_request import LiveRequest
+import numpy as np
+
+from .live_request import NOT_FINITE, LiveRequest
 from .metrics import StepCounts
 from .outputs import RequestOutput
 from .runner import Runner, StepOutput
 from .sampling.sampler import SampledRow
-from .schedule.plan import StepPlan
+from .schedule.plan import PlannedSequence, StepPlan
 from .schedule.scheduler import Scheduler
 from .speculate.speculator import Speculator
 
@@ -62,6 +64,8 @@ class StepLoop:
         self.counts = counts
         self._grown: list[LiveRequest] = []
         """Requests of landed steps whose outputs are not handed out yet."""
+        self._scored: list[LiveRequest] = []
+        """Those whose prompt logprobs are not made yet."""
 
     @property
     def has_outputs(self) -> bool:
@@ -84,12 +88,23 @@ class StepLoop:
         """Waits for the step that runs, and takes what it gives; `step` hands that out."""
 
     def end(self, request_id: str, reason: str, error: str | None = None) -> None:
-        """Ends a request at once; what it owns is released when no step uses it."""
+        """Ends a request at once, also one whose output is not handed out yet.
+
+        What it owns is released when no step uses it. Unknown ids are fine.
+        """
+        self._grown = [g for g in self._grown if g.request.request_id != request_id]
         live = self.live.get(request_id)
         if live is not None:
             live.end(reason, error)
             self._forget(request_id)
             self.scheduler.remove(request_id)
+
+    def end_at_once(self, request_id: str) -> None:
+        """Ends a request that has no rows to compute; the next step hands its output out."""
+        live = self.live[request_id]
+        live.end("length")
+        self._grown.append(live)
+        self._forget(request_id)
 
     def _plan(self) -> Flight | None:
         """Plans the next step; None where there is nothing to run."""
@@ -154,8 +169,9 @@ class StepLoop:
     def _emit(self) -> list[RequestOutput]:
         """Completes the outputs that grew, and returns them."""
         begin = _clock()
-        grown, self._grown = self._grown, []
-        for live in grown:
+        grown, scored = self._grown, self._scored
+        self._grown, self._scored = [], []
+        for live in (*scored, *grown):
             live.emit()
         self.counts.seconds.accept += _clock() - begin
         return [live.output for live in grown]
@@ -165,6 +181,7 @@ class StepLoop:
         rows: list[SampledRow | None] = []
         for sequence in plan.sequences:
             live, count = self.live[sequence.request_id], sequence.num_outputs
+            rows += [None] * sequence.num_scored
             if live.sampler.plain:
                 rows += [None] * count
                 continue
@@ -176,14 +193,21 @@ class StepLoop:
         """Decides which tokens each request keeps; requests that fail are taken out."""
         accepted, end = {}, 0
         for sequence in plan.sequences:
-            begin, end = end, end + sequence.num_outputs
+            begin, end = end, end + sequence.num_logits
             live = self.live.get(sequence.request_id)
-            if begin == end or live is None or not self.scheduler.is_in_flight(live.request):
-                continue  # no token yet, or aborted while the step ran
-            rows = slice(begin, end)
-            kept = live.accept(
-                sequence.drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
-            )
+            if live is None or not self.scheduler.is_in_flight(live.request):
+                continue  # aborted while the step ran
+            first = begin + sequence.num_scored
+            if sequence.num_scored:
+                self._score_prompt(live, sequence, out.logits[begin:first], out.finite[begin:first])
+            if first == end and not live.output.finished:
+                continue  # no token yet
+            kept = []
+            if not live.output.finished:
+                rows = slice(first, end)
+                kept = live.accept(
+                    sequence.drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
+                )
             live.output.num_cached_tokens = live.request.num_cached_tokens
             self._grown.append(live)
             if live.output.error is not None:
@@ -193,6 +217,23 @@ class StepLoop:
             else:
                 accepted[sequence.request_id] = kept
         return accepted
+
+    def _score_prompt(
+        self,
+        live: LiveRequest,
+        sequence: PlannedSequence,
+        logits: np.ndarray,
+        finite: np.ndarray,
+    ) -> None:
+        """Takes the logits of prompt rows; a request that wants nothing else may end with them."""
+        if not finite.all():
+            live.end("error", NOT_FINITE)
+            return
+        live.score_prompt(logits)
+        self._scored.append(live)
+        computed = sequence.num_computed + len(sequence.tokens)
+        if not live.request.max_tokens and computed == live.request.num_rows:
+            live.end("length")
 
     def _draft(
         self,

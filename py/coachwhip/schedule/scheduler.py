@@ -140,6 +140,8 @@ class Scheduler:
             request.drafts = []
             before = request.num_computed
             request.num_computed += len(sequence.tokens) - sequence.num_outputs + len(kept)
+            if sequence.num_scored:
+                request.num_scored = min(request.num_computed, len(request.prompt_token_ids) - 1)
             self.ownership.release_sources(request)
             self.ownership.keep_candidate(request, before, len(kept))
 
@@ -255,8 +257,8 @@ class Scheduler:
             return True
         known = request.num_computed
         if request.request_id not in self.running:
-            known = self.cache.lookup(request.prefix, request.num_tokens).length
-        return request.num_tokens - known <= budget
+            known = self.ownership.lookup(request).length
+        return request.num_rows - known <= budget
 
     def _admit(
         self, chosen: list[tuple[Request, int]], budget: int, before: int | None = None
@@ -302,7 +304,7 @@ class Scheduler:
             end = chunk_end(
                 "none" if self.cache.slots is None else self.cache.mode,
                 request.num_computed,
-                request.num_tokens,
+                request.num_rows,
                 budget,
                 self.cache.block,
                 request.branch,
