@@ -14,7 +14,7 @@ from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
 from .check_request import check_request
 from .checkpoint import read_model
-from .config import EngineOptions, resolve, this_machine
+from .config import EngineOptions, Resolution, examine, this_machine
 from .errors import ConfigError, RequestError
 from .gpu import visible_gpu
 from .hub import refuse_revision, resolve_model
@@ -70,11 +70,12 @@ class Engine:
         self.model = model
         self.options = options
         self.machine = this_machine(visible_gpu())
-        self.config = resolve(model.spec, model.dtype, options, self.machine)
+        found = examine(model.spec, model.dtype, options, self.machine)
+        self.config = found.without_conflicts()
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
-        self._draft_source = self._find_draft_model()
+        self._draft_source = self._find_draft_model(found)
         self._on_progress, self._on_warning = on_progress, on_warning
         if before_load is not None:
             before_load(self)
@@ -96,7 +97,8 @@ class Engine:
         other = copy(self)
         other.options = replace(self.options, **changes)
         old, fixed = self.runner.config, ("dtype", "device", "kv_cache_page_size")
-        other.config = new = resolve(self.model.spec, self.model.dtype, other.options, self.machine)
+        found = examine(self.model.spec, self.model.dtype, other.options, self.machine)
+        other.config = new = found.without_conflicts()
         for name in (*fixed, "mamba_ssm_cache_dtype", "kv_cache_dtype", "audit_state"):
             if getattr(new, name) != getattr(old, name):
                 raise ConfigError(
@@ -119,15 +121,15 @@ class Engine:
                 "another method: the engine was made without room for the head's keys and values",
                 "make a new engine",
             )
-        other._draft_source = other._find_draft_model()
+        other._draft_source = other._find_draft_model(found)
         other._start()
         return other
 
-    def _find_draft_model(self) -> DraftModelSource | None:
+    def _find_draft_model(self, found: Resolution) -> DraftModelSource | None:
         wanted = self.config.speculation
         if wanted is None or wanted.method != "draft_model":
             return None
-        return DraftModelSource(wanted.model, self.options, self.model, self.machine)
+        return DraftModelSource(wanted.model, self.options, self.model, found, self.machine)
 
     def _start(self) -> None:
         """Makes the scheduler and what it counts, empty."""

@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 
 from coachwhip import CheckpointError, ConfigError, EngineError, SamplingParams
 from coachwhip.checkpoint import read_model
-from coachwhip.config import EngineOptions, Machine
+from coachwhip.config import EngineOptions, Machine, examine
 from coachwhip.engine import Engine
 from coachwhip.speculate.build import DraftModelSource
 from coachwhip.speculate.draft_model import DraftModelDrafter
@@ -579,7 +579,9 @@ def test_a_draft_model_must_have_the_same_vocabulary(folder, tmp_path):
 def source(model, draft, memory_bytes: int = 8 << 30, **options) -> DraftModelSource:
     model, draft = read_model(model), str(draft)
     options = EngineOptions(model=str(model.path), **drafting(draft), **options)
-    return DraftModelSource(draft, options, model, Machine(memory_bytes, cores=2))
+    machine = Machine(memory_bytes, cores=2)
+    found = examine(model.spec, model.dtype, options, machine)
+    return DraftModelSource(draft, options, model, found, machine)
 
 
 def test_a_draft_model_that_is_not_there(folder, tmp_path):
