@@ -31,6 +31,11 @@ class StopChecker:
         self._max_tokens, self._min_tokens = max_tokens, params.min_tokens
         self._searched = 0  # characters in which no stop string ends that counts
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the text decides as well: there are stop strings."""
+        return bool(self._stops)
+
     def after_token(self, token: int, count: int) -> tuple[str, int | None] | None:
         """Returns (finish reason, stop reason) when the text ends with this token, else None.
 
@@ -56,8 +61,6 @@ class StopChecker:
             text: The text so far.
             count: Its tokens.
         """
-        if not self._stops:
-            return text, None
         if count >= self._min_tokens:
             # Those that ended before `min_tokens` do not count, so each has its own beginning.
             found = [(text.find(s, max(0, self._searched + 1 - len(s))), s) for s in self._stops]

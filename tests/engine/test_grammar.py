@@ -190,11 +190,17 @@ def test_every_text_is_in_its_grammar_and_every_token_the_references(make, folde
 
 
 @slow
-@pytest.mark.parametrize("mode", ["none", "align", "all"])
-def test_drafts_and_caches_change_no_token(make, mode):
+@pytest.mark.parametrize(
+    "mode, loop", [("none", "overlapped"), ("align", "simple"), ("all", "overlapped")]
+)
+def test_drafts_caches_and_loops_change_no_token(make, mode, loop):
     """Also a second time, with prefixes from the cache, and with preemptions in between."""
     prompts, params = requests(logprobs=1)
-    options = {"mamba_cache_mode": mode, "enable_prefix_caching": mode != "none"}
+    options = {
+        "mamba_cache_mode": mode,
+        "enable_prefix_caching": mode != "none",
+        "step_loop": loop,
+    }
     plain = run(make(), prompts, params)
     known = {
         str(i): [*p, *text] for i, (p, text) in enumerate(zip(prompts, texts(plain), strict=True))

@@ -86,9 +86,10 @@ class Speculator:
             requests[request_id].drafts = drafts
 
     def took(self, plan: StepPlan, seconds: float) -> None:
-        """Takes note of the time of a step, drafting included."""
+        """Takes note of the time of a step, drafting included but for what was caught up with."""
         rows = [s.num_outputs for s in plan.sequences]
         if rows and all(n == len(s.tokens) for n, s in zip(rows, plan.sequences, strict=True)):
+            seconds = max(0.0, seconds - self.drafter.catch_up_s)
             self.control.took(len(rows), sum(rows) - len(rows), seconds)
 
     def reset_cache(self) -> None:
