@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import shutil
 import sys
@@ -16,11 +14,12 @@ from typing import BinaryIO
 import zstandard
 
 from ..errors import BatchError
+from .compressed import decompressed
 from .paths import STDIN
 
 MOST_LINE_BYTES = 64 << 20
 """Longest line: one request, with room for any context."""
-_GZIP, _ZSTD, _BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"
 
 
 class BatchInput:
@@ -55,7 +54,7 @@ class BatchInput:
         number = 0
         self._file.seek(0)
         try:
-            reader = _decompressed(self._file)
+            reader = decompressed(self._file)
             while line := reader.readline(MOST_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MOST_LINE_BYTES:
@@ -100,16 +99,3 @@ def _spooled(file: BinaryIO, folder: Path) -> BinaryIO:
     shutil.copyfileobj(file, copy, 1 << 20)
     copy.flush()
     return copy
-
-
-def _decompressed(file: BinaryIO) -> BinaryIO:
-    magic = file.read(4)
-    file.seek(0)
-    if magic.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=file)
-    if magic == _ZSTD:
-        reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(
-            file, read_across_frames=True, closefd=False
-        )
-        return io.BufferedReader(reader, 1 << 20)
-    return file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
@@ -23,9 +24,21 @@ class BatchLine:
     """A request of a batch."""
 
     custom_id: str
+    url: str
     body: CompletionBody | ChatBody
-    body_digest: str
-    """32 hex digits over URL and body, however the JSON is laid out."""
+    given: dict[str, Any]
+    """The body as JSON has it."""
+
+    @property
+    def body_digest(self) -> str:
+        """32 hex digits over URL and body, however the JSON is laid out."""
+        return sha256(to_json([self.url, _sorted(self.given)])).hexdigest()[:32]
+
+    @property
+    def form(self) -> bytes:
+        """All of the body but its prompt: many lines have the same."""
+        rest = {k: v for k, v in self.given.items() if k not in ("prompt", "messages")}
+        return to_json([self.url, rest])
 
     def seed(self, engine_seed: int | None) -> int:
         """Returns the seed of a body that gives none: the same in every run with the same engine
@@ -71,8 +84,7 @@ def parse_line(raw: bytes) -> BatchLine:
         raise LineError(f"body: {error}") from None
     if body.stream:
         raise LineError("body: stream is true: a batch has no streams; leave it out")
-    spelled = to_json([url, _sorted(line["body"])])
-    return BatchLine(custom_id, body, sha256(spelled).hexdigest()[:32])
+    return BatchLine(custom_id, url, body, line["body"])
 
 
 def _sorted(value):

@@ -16,6 +16,8 @@ from .input_file import BatchInput
 from .line import BatchLine, LineError, parse_line
 
 _MOST_NAMES = 20
+_MOST_FORMS = 1000
+"""Bodies but for their prompts that are remembered as right, so that memory has a bound."""
 
 
 @dataclass
@@ -49,12 +51,15 @@ def validate(
         BatchError: Lines are wrong; the message numbers and describes up to `MOST_LISTED`.
     """
     found, problems, wrong = CheckedInput(), [], 0
-    content = sha256()
+    content, forms = sha256(), set()
     for number, raw in source.lines():
         content.update(raw + b"\n")
         try:
             line = parse_line(raw)
-            _check_body(line, frontend)
+            if (form := line.form) not in forms:
+                _check_body(line, frontend)
+                if len(forms) < _MOST_FORMS:
+                    forms.add(form)
         except LineError as error:
             wrong += 1
             if len(problems) < MOST_LISTED:
