@@ -1,4 +1,4 @@
-"""The small model as a batch is checked against, without weights."""
+"""The small model as a batch is checked against, without weights, and the command line."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from coachwhip.checkpoint.model_description import read_model
 from coachwhip.config import EngineOptions, Machine, resolve
 from coachwhip.locate import small_model_dir
 from coachwhip.openai import Frontend
+from tests.cli.conftest import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session")

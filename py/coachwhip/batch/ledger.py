@@ -43,13 +43,7 @@ class Ledger:
         self.done, self.num_failed = IdList(), 0
         self._output: AppendedFile | None = None
         there = [p for p in (paths.output, paths.partial) if p.exists()]
-        if not paths.journal.exists():
-            for path in (*there, *([paths.errors] if paths.errors.exists() else [])):
-                raise BatchError(
-                    path,
-                    "exists, and no journal beside it says that it is this batch's",
-                    "move it away or give another output",
-                )
+        paths.refuse_foreign()
         self._journal = Journal(paths.journal)
         try:
             self._resume(there, origin, source)

@@ -82,6 +82,19 @@ class BatchPaths:
                 raise BatchError(path, f"{what} must be a file", "give another name")
             if path.exists() and not os.access(path, os.W_OK):
                 raise BatchError(path, f"{what} cannot be written", "give another name")
+        self.refuse_foreign()
+
+    def refuse_foreign(self) -> None:
+        """Raises BatchError when there are files that no journal says to be a batch's."""
+        if self.journal.exists():
+            return
+        for path in (self.output, self.partial, self.errors):
+            if path.exists():
+                raise BatchError(
+                    path,
+                    "exists, and no journal beside it says that it is this batch's",
+                    "move it away or give another output",
+                )
 
     def _check_source(self, source: str) -> None:
         try:
