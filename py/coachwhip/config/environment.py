@@ -14,7 +14,14 @@ from .origins import Origin
 PREFIX = "COACHWHIP_"
 CONFIG = "config"
 """Name of the option that names a configuration file."""
-OTHER_VARIABLES = ("CACHE_DIR", "KERNELS", "FUZZ_STEPS", "FULL_MATRIX")
+OTHER_VARIABLES = (
+    "CACHE_DIR",
+    "KERNELS",
+    "FUZZ_STEPS",
+    "FULL_MATRIX",
+    "BATCH_KILLS",
+    "BATCH_LINES",
+)
 """Variables of coachwhip that are no options: folders that hold for a machine, and what this
 project's tests read."""
 
