@@ -21,6 +21,7 @@ class Sizes:
     decode_steps: int = 64
     speculated: int = 192
     repeats: int = 3
+    loop_repeats: int = 9
 
     @property
     def longest(self) -> int:
@@ -33,7 +34,7 @@ class Sizes:
         )
 
 
-QUICK = Sizes(128, 8, 3, 10, 64, 6, 64, 4, 3, 8, 24, 2)
+QUICK = Sizes(128, 8, 3, 10, 64, 6, 64, 4, 3, 8, 24, 2, 2)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from .errors import CheckpointError, CoachwhipError, ConfigError, EngineError, RequestError
     from .llm import LLM
     from .outputs import CompletionOutput, RequestOutput
+    from .sampling.grammar import Grammar
     from .sampling.params import SamplingParams
 
 _HOMES = {
     "LLM": "llm",
     "Engine": "engine",
     "SamplingParams": "sampling.params",
+    "Grammar": "sampling.grammar",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
     "CoachwhipError": "errors",
@@ -42,6 +44,7 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineError",
+    "Grammar",
     "RequestError",
     "RequestOutput",
     "SamplingParams",

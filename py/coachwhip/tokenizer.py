@@ -12,10 +12,14 @@ from .errors import CheckpointError
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT_TOKENS = 6
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Tokens that part a chat model's text. They belong to the text, whatever `tokenizer.json` says."""
 
 
 class Tokenizer:
     """The `tokenizer.json` of a checkpoint.
+
+    Special tokens have no text, but for `MARKS`.
 
     Raises:
         CheckpointError: The file cannot be read.
@@ -23,7 +27,7 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tokenizer = HFTokenizer.from_file(str(path))
+            self._tokenizer = _with_marks_as_text(HFTokenizer.from_file(str(path)))
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(
                 path, f"cannot be read as a tokenizer: {error}", "restore the file"
@@ -34,6 +38,10 @@ class Tokenizer:
         """Returns the tokenizer of a checkpoint folder, or None where it has none."""
         path = folder / "tokenizer.json"
         return cls(path) if path.is_file() else None
+
+    def to_json(self) -> str:
+        """Returns the contents of a `tokenizer.json` that is this tokenizer."""
+        return self._tokenizer.to_str()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text.
@@ -63,6 +71,11 @@ class Tokenizer:
         """Returns a token as the vocabulary spells it; None for an id that it does not have."""
         return self._tokenizer.id_to_token(token)
 
+    def added_token(self, text: str) -> int | None:
+        """Returns the id of the added token that is this text; None if there is none."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return next((token for token, entry in added.items() if entry.content == text), None)
+
     def special_ids(self) -> frozenset[int]:
         """Returns the ids of tokens that have no text."""
         added = self._tokenizer.get_added_tokens_decoder()
@@ -83,6 +96,16 @@ class Tokenizer:
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def _with_marks_as_text(tokenizer: HFTokenizer) -> HFTokenizer:
+    added = tokenizer.get_added_tokens_decoder().values()
+    if not any(entry.special and entry.content in MARKS for entry in added):
+        return tokenizer
+    contents = json.loads(tokenizer.to_str())
+    for entry in contents["added_tokens"]:
+        entry["special"] = entry["special"] and entry["content"] not in MARKS
+    return HFTokenizer.from_str(json.dumps(contents))
 
 
 class IncrementalText:

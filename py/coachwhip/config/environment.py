@@ -22,6 +22,8 @@ OTHER_VARIABLES = (
     "SERVE_LOAD_SECONDS",
     "SERVE_EXAMPLES",
     "CHROMIUM",
+    "BATCH_KILLS",
+    "BATCH_LINES",
 )
 """Variables of coachwhip that are no options: folders that hold for a machine, and what this
 project's tests read."""

@@ -162,6 +162,11 @@ class ChatBody(GenerationBody):
         """How many of the most likely tokens are wanted at each; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """The tools that may be called."""
+        return (self.tools or []) if self.tool_choice != "none" else []
+
     def _check_tool_choice(self) -> None:
         choice, names = self.tool_choice, [tool.function.name for tool in self.tools or ()]
         if choice not in (None, "none") and not names:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..outputs import CompletionOutput, RequestOutput
 from .api_error import ApiError
+from .assistant_text import AssistantText
 from .token_logprobs import ChatLogprobs, CompletionLogprobs
 from .token_text import TokenText
 
@@ -65,10 +66,19 @@ class CompletionChoice:
 
 
 class ChatChoice:
-    """A text of `/v1/chat/completions`; arguments are those of `CompletionChoice`."""
+    """A text of `/v1/chat/completions`.
 
-    def __init__(self, index: int, token_text: TokenText, num_logprobs: int | None) -> None:
-        self._index = index
+    Args:
+        index: Its place in the response.
+        token_text: Text of single tokens.
+        num_logprobs: Most likely tokens that are wanted at each; None: no log probabilities.
+        text: Parts reasoning, content and tool calls.
+    """
+
+    def __init__(
+        self, index: int, token_text: TokenText, num_logprobs: int | None, text: AssistantText
+    ) -> None:
+        self._index, self._text = index, text
         self._logprobs = None
         if num_logprobs is not None:
             self._logprobs = ChatLogprobs(token_text, num_logprobs)
@@ -84,15 +94,22 @@ class ChatChoice:
         logprobs: Sequence[Mapping[int, float]] | None,
         finish_reason: str | None = None,
     ) -> dict:
-        """Returns the choice of a chunk; arguments are those of `CompletionChoice.chunk`."""
+        """Returns the choice of a chunk; arguments are those of `CompletionChoice.chunk`.
+
+        The delta may have `reasoning_content` and `tool_calls` beside `content`, or nothing while
+        it is open what a piece of text is. The last chunk, the one with a `finish_reason`, gives
+        what was held back.
+        """
         found = self._logprobs and self._logprobs.take(token_ids, logprobs)
-        return self._choice("delta", {"content": text} if text else {}, found, finish_reason)
+        delta = self._text.feed(text, last=finish_reason is not None)
+        return self._choice("delta", delta, found, self._text.finish_reason(finish_reason))
 
     def whole(self, output: CompletionOutput) -> dict:
         """Returns the choice of a response that is not streamed."""
         found = self._logprobs and self._logprobs.take(output.token_ids, output.logprobs)
-        message = {"role": "assistant", "content": output.text, "refusal": None}
-        return self._choice("message", message, found, output.finish_reason)
+        message = self._text.message(output.text)
+        reason = self._text.finish_reason(output.finish_reason)
+        return self._choice("message", message, found, reason)
 
     def _choice(self, kind: str, content: dict, logprobs: dict | None, reason: str | None) -> dict:
         return {

@@ -13,11 +13,13 @@ from ..checkpoint.model_description import ModelDescription
 from ..config import EngineConfig
 from ..conversation import conversation_tokens
 from ..errors import RequestError
+from ..sampling.guidance import Guidance
 from ..sampling.params import SamplingParams
 from ..tokenizer import Tokenizer
 from ..version import __version__
 from .api_error import context_length_exceeded, model_not_found
 from .bodies import ChatBody
+from .reasoning import OPEN
 from .token_text import TokenText
 
 
@@ -46,6 +48,21 @@ class Frontend:
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, None where it has none."""
         return ChatTemplate.beside(self.model.path)
+
+    @cached_property
+    def reasons(self) -> bool:
+        """Whether the model's chats know reasoning, apart from answers."""
+        return self.chat_template is not None and self.chat_template.mentions(OPEN)
+
+    def token_of(self, mark: str) -> int | None:
+        """Returns the id of the added token that a mark is; None where it is written in several."""
+        return None if self.tokenizer is None else self.tokenizer.added_token(mark)
+
+    @cached_property
+    def guidance(self) -> Guidance:
+        """Compiles grammars, only to check them: the engine has its own."""
+        spec = self.model.spec
+        return Guidance(self.tokenizer, spec.vocab_size, self.model.eos_token_ids)
 
     @cached_property
     def token_text(self) -> TokenText:
@@ -108,7 +125,7 @@ class Frontend:
             RequestError: The model has no chat template or tokenizer, or the template refuses.
             ApiError: The text is longer than any prompt that can be served.
         """
-        tools = None if body.tool_choice == "none" else body.tools
+        tools = body.callable_tools
         return conversation_tokens(
             self.chat_template,
             self.tokenizer,
@@ -134,7 +151,12 @@ class Frontend:
         if len(token_ids) >= limit:
             raise context_length_exceeded(len(token_ids), limit, field)
         check_request(
-            token_ids, params, self.model.spec, self.config, has_tokenizer=bool(self.tokenizer)
+            token_ids,
+            params,
+            self.model.spec,
+            self.config,
+            self.guidance,
+            has_tokenizer=bool(self.tokenizer),
         )
 
     def _refuse_endless(self, text: str, field: str) -> None:

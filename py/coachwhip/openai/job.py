@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from ..outputs import RequestOutput
 from ..sampling.params import SamplingParams
+from .assistant_text import AssistantText
 from .bodies import ChatBody, CompletionBody
 from .choices import ChatChoice, CompletionChoice, check_finished
 from .frontend import Frontend
+from .reasoning import opens_reasoning
 from .usage import usage
 
 
@@ -54,7 +56,10 @@ class Job:
         """Returns what writes one choice; a stream keeps it from chunk to chunk."""
         text, count = self.frontend.token_text, self.body.num_logprobs
         if self.is_chat:
-            return ChatChoice(index, text, count)
+            tools = self.body.callable_tools
+            opened = opens_reasoning(self.requests[index].prompt or "")
+            parts = AssistantText(tools, opened or self.frontend.reasons, opened)
+            return ChatChoice(index, text, count, parts)
         return CompletionChoice(index, text, count, self.echoes[index])
 
     def response(self, outputs: Sequence[RequestOutput]) -> dict[str, object]:

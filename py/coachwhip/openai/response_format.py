@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from ..errors import RequestError
 from .fields import Body, wrong_field
 
 
@@ -32,9 +31,3 @@ class ResponseFormat(Body):
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise wrong_field("type", self.type, "json_schema and the type json_schema go together")
         return self
-
-
-def check_response_format(found: ResponseFormat | None) -> None:
-    """Raises RequestError for a form that generation cannot be held to."""
-    if found is not None and found.type != "text":
-        raise RequestError("response_format.type", found.type, "only text is supported")

@@ -6,12 +6,14 @@ from dataclasses import replace
 from hashlib import sha256
 
 from ..errors import RequestError
+from ..sampling.grammar import Grammar
 from ..sampling.params import SamplingParams
+from .answer_form import answer_grammar
 from .api_error import ApiError
 from .bodies import ChatBody, CompletionBody
 from .frontend import Frontend
 from .job import EngineRequest, Job, new_id
-from .response_format import check_response_format
+from .reasoning import opens_reasoning
 
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that gives none, as OpenAI has it; a chat has no limit."""
@@ -49,8 +51,8 @@ def translate(
     """
     model = frontend.served_name(body.model)
     try:
-        params = sampling_params(body, frontend, default_seed)
         prompts = _prompts(body, frontend)
+        params = sampling_params(body, frontend, default_seed, prompts[0][0])
         for _, token_ids in prompts:
             frontend.check(token_ids, params, "messages" if _is_chat(body) else "prompt")
         _check_rest(body, frontend)
@@ -76,21 +78,24 @@ def translate(
 
 
 def sampling_params(
-    body: CompletionBody | ChatBody, frontend: Frontend, default_seed: int | None = None
+    body: CompletionBody | ChatBody,
+    frontend: Frontend,
+    default_seed: int | None = None,
+    prompt: str | None = None,
 ) -> SamplingParams:
     """Returns the parameters of a body's first choice.
+
+    Args:
+        body: The body.
+        frontend: The model.
+        default_seed: Seed of a body that gives none.
+        prompt: Text of a chat's prompt, whose end says whether the model reasons first.
 
     Raises:
         RequestError: A value is out of its range, or asks for what is not supported.
     """
-    # What holds a text to a form becomes a parameter here: response_format, and for chats the
-    # demands of tool_choice.
-    check_response_format(body.response_format)
+    grammar = _grammar(body, frontend, prompt)
     if _is_chat(body):
-        if body.tool_choice not in (None, "none", "auto"):
-            choice = body.tool_choice
-            got = choice if isinstance(choice, str) else choice.model_dump()
-            raise RequestError("tool_choice", got, "only none and auto are supported")
         limit = body.max_completion_tokens
         if limit is None:
             limit = body.max_tokens
@@ -106,12 +111,31 @@ def sampling_params(
     given = {key: value for key in _SAME_NAMES if (value := getattr(body, key)) is not None}
     values = {**frontend.sampling_defaults(), "seed": default_seed, **given}
     try:
-        return SamplingParams(**values, max_tokens=limit, logprobs=body.num_logprobs)
+        return SamplingParams(
+            **values, max_tokens=limit, logprobs=body.num_logprobs, grammar=grammar
+        )
     except RequestError as error:
         renamed = {"max_tokens": name, "logprobs": "top_logprobs" if _is_chat(body) else "logprobs"}
         raise RequestError(
             renamed.get(error.field, error.field), error.got, error.message
         ) from None
+
+
+def _grammar(
+    body: CompletionBody | ChatBody, frontend: Frontend, prompt: str | None
+) -> Grammar | None:
+    """Returns what holds the texts to a form, known to be one that the model can follow."""
+    reasons = _is_chat(body) and opens_reasoning(prompt or "")
+    try:
+        grammar = answer_grammar(body, reasons, frontend.token_of)
+        if grammar is not None:
+            frontend.guidance.check(grammar)
+    except RequestError as error:
+        free = body.response_format is None or body.response_format.type == "text"
+        raise RequestError(
+            "tools" if free else "response_format", error.got, error.message
+        ) from None
+    return grammar
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:
