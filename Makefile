@@ -17,15 +17,18 @@ export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
 BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-sample \
-              bench-copy bench-engine
+              bench-copy bench-engine bench-serve
 
-.PHONY: run generate test lint bench bench-kernels $(BENCHMARKS) clean
+.PHONY: run generate serve test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:
 
 run: generate
 
 generate: $(RUN_STAMP)
 	$(BIN)/python -m coachwhip generate $(ARGS)
+
+serve: $(RUN_STAMP)
+	$(BIN)/python -m coachwhip serve $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
@@ -66,6 +69,9 @@ bench-kernels: $(BENCH_STAMP)
 
 bench-engine: $(BENCH_STAMP)
 	$(BIN)/python -m bench.engine $(ARGS)
+
+bench-serve: $(BENCH_STAMP)
+	$(BIN)/python -m bench.serve $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -1,6 +1,6 @@
 """Chooses a token from each row of logits, CPU kernel.
 
-    l = logits, with the row's edits
+    l = logits, with the row's edits; -inf where the row's mask forbids the token
     temperature 0: the largest l
     otherwise: the largest of (l - max) / temperature + Gumbel noise, over the tokens that top-k,
     top-p and min-p keep
@@ -19,6 +19,7 @@ from std.math import iota, log
 from std.utils.numerics import inf, neg_inf
 
 from .philox import MOST_NOISE, gumbel, log2_below, philox4x32, uniform
+from .sample_mask import allows, copy_allowed
 from .sample_threshold import (
     LANES,
     LOWEST,
@@ -274,11 +275,13 @@ def sample_row(
     times: Pointer[mut=False, Int32, ...],
     bias: Pointer[mut=False, Float32, ...],
     edits: Int,
+    mask: Pointer[mut=False, Int32, ...],
+    masked: Bool,
 ) -> Int:
-    """Applies a row's edits to a copy of it and chooses a token.
+    """Applies a row's edits and mask to a copy of it and chooses a token.
 
     Args:
-        edited_row: Work space, `[count]`; not touched without edits.
+        edited_row: Work space, `[count]`; not touched without edits and mask.
         row: Logits, `[count]`.
         count: Number of tokens, at least 1.
         settings: What the row asks for.
@@ -286,18 +289,25 @@ def sample_row(
         times: How often the text has each, `[edits]`.
         bias: Added to each, `[edits]`.
         edits: Number of edits.
+        mask: One bit per token, see `sample_mask.mojo`; not read unless `masked`.
+        masked: Whether the row has a mask.
 
     Returns:
         The token's id.
     """
-    if edits == 0:
+    if edits == 0 and not masked:
         return choose(row, count, settings)
-    for i in range(0, count - LANES + 1, LANES):
-        edited_row.unsafe_store(i, row.unsafe_load[width=LANES](i))
-    for i in range(count // LANES * LANES, count):
-        edited_row[unsafe_offset=i] = row[unsafe_offset=i]
+    if masked:
+        copy_allowed(edited_row, row, mask, count)
+    else:
+        for i in range(0, count - LANES + 1, LANES):
+            edited_row.unsafe_store(i, row.unsafe_load[width=LANES](i))
+        for i in range(count // LANES * LANES, count):
+            edited_row[unsafe_offset=i] = row[unsafe_offset=i]
     for i in range(edits):
         var at = Int(token[unsafe_offset=i])
+        if masked and not allows(mask, at):
+            continue
         edited_row[unsafe_offset=at] = edited(
             row[unsafe_offset=at],
             bias[unsafe_offset=i],

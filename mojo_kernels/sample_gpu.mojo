@@ -14,6 +14,7 @@ from std.utils.numerics import inf, neg_inf
 
 from .philox import gumbel, philox4x32
 from .sample import Settings, edited, settings_of
+from .sample_mask import allows
 from .sample_threshold import LOWEST, key_of, mass_of, value_of
 
 comptime F = DType.float32
@@ -262,13 +263,16 @@ def sample_gpu(
     edit_token: Pointer[Int32, ImmutAnyOrigin],
     edit_count: Pointer[Int32, ImmutAnyOrigin],
     edit_bias: Pointer[Float32, ImmutAnyOrigin],
+    mask_row: Pointer[Int32, ImmutAnyOrigin],
+    masks: Pointer[Int32, ImmutAnyOrigin],
     vocab: Int32,
+    mask_words: Int32,
 ):
     """Chooses the token of one row; grid (rows), block THREADS.
 
     Args:
         tokens: The tokens, `[rows]`.
-        space: Work space for rows with edits, `[rows, vocab]`.
+        space: Work space for rows with edits or a mask, `[rows, vocab]`.
         logits: The logits, `[rows, vocab]`.
         real: Temperature, top_p, min_p, repetition, presence and frequency penalty, `[rows, 6]`.
         whole: Value of top_k, the two words of the seed, position, `[rows, 4]`.
@@ -276,7 +280,10 @@ def sample_gpu(
         edit_token: Tokens to edit, distinct within a row, `[edits]`.
         edit_count: How often the text has each; 0: the prompt alone, -1: neither, `[edits]`.
         edit_bias: Added to each logit, `[edits]`.
+        mask_row: Which mask each row has; -1: none, `[rows]`.
+        masks: One bit per token, `[masks, mask_words]`.
         vocab: Values per row.
+        mask_words: Words per mask.
     """
     var r = Int(block_idx.x)
     var me = Int(thread_idx.x)
@@ -287,16 +294,24 @@ def sample_gpu(
     )
     var begin = Int(edit_start[unsafe_offset=r])
     var end = Int(edit_start[unsafe_offset=r + 1])
+    var which = Int(mask_row[unsafe_offset=r])
+    var masked = which >= 0
+    var mask = masks.unsafe_offset(max(which, 0) * Int(mask_words))
     var token = 0
-    if begin == end:
+    if begin == end and not masked:
         token = choose_gpu(row, count, settings)
     else:
         var mine = space.unsafe_offset(r * count)
         for i in range(me, count, THREADS):
-            mine[unsafe_offset=i] = row[unsafe_offset=i]
+            var kept = not masked or allows(mask, i)
+            mine[unsafe_offset=i] = row[unsafe_offset=i] if kept else neg_inf[
+                F
+            ]()
         barrier()
         for i in range(begin + me, end, THREADS):
             var at = Int(edit_token[unsafe_offset=i])
+            if masked and not allows(mask, at):
+                continue
             mine[unsafe_offset=at] = edited(
                 row[unsafe_offset=at],
                 edit_bias[unsafe_offset=i],

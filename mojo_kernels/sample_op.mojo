@@ -4,10 +4,12 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_gpu
+from std.math import ceildiv
 
 from .ragged import check_equal, check_indices, for_each_range
 from .sample import sample_row, settings_of
 from .sample_gpu import THREADS, sample_gpu
+from .sample_mask import TOKENS_PER_WORD
 from .sample_threshold import MAX_VOCAB
 
 comptime DRAW_COST = 8
@@ -67,6 +69,8 @@ struct Sample:
         edit_token: InputTensor[dtype=DType.int32, rank=1, ...],
         edit_count: InputTensor[dtype=DType.int32, rank=1, ...],
         edit_bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        mask_row: InputTensor[dtype=DType.int32, rank=1, ...],
+        masks: InputTensor[dtype=DType.int32, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
         """Chooses the tokens; see `sample.mojo`.
@@ -76,7 +80,7 @@ struct Sample:
 
         Args:
             tokens: Output, `[rows, 1]`.
-            space: Work space for rows with edits, `[rows, vocab]`.
+            space: Work space for rows with edits or a mask, `[rows, vocab]`.
             logits: The logits, `[rows, vocab]`.
             real: Temperature, top_p, min_p, repetition, presence and frequency penalty, `[rows, 6]`.
             whole: Value of top_k, the two words of the seed, position, `[rows, 4]`.
@@ -84,10 +88,12 @@ struct Sample:
             edit_token: Tokens to edit, distinct within a row, `[edits]`.
             edit_count: How often the text has each; 0: the prompt alone, -1: neither, `[edits]`.
             edit_bias: Added to each logit, `[edits]`.
+            mask_row: Which mask each row has; -1: none, `[rows]`.
+            masks: One bit per token, see `sample_mask.mojo`, `[masks, ceil(vocab / 32)]`.
             ctx: Device context.
 
         Raises:
-            When an operand's shape or, on a CPU, an edit is out of range; the message names it.
+            When an operand's shape or, on a CPU, an edit or a mask's row is out of range; the message names it.
         """
         comptime OP = "coachwhip.sample"
         var rows = logits.dim_size(0)
@@ -113,6 +119,10 @@ struct Sample:
         check_equal(OP, "edit_start.shape[0]", edit_start.dim_size(0), rows + 1)
         check_equal(OP, "edit_count.shape[0]", edit_count.dim_size(0), edits)
         check_equal(OP, "edit_bias.shape[0]", edit_bias.dim_size(0), edits)
+        var words = ceildiv(vocab, TOKENS_PER_WORD)
+        check_equal(OP, "mask_row.shape[0]", mask_row.dim_size(0), rows)
+        check_equal(OP, "masks.shape[1]", masks.dim_size(1), words)
+        check_equal(OP, "masks.strides[0]", masks.strides()[0], words)
         var tp = tokens.unsafe_ptr()
         var sp = space.unsafe_ptr()
         var lp = logits.unsafe_ptr()
@@ -122,6 +132,8 @@ struct Sample:
         var etp = edit_token.unsafe_ptr()
         var ecp = edit_count.unsafe_ptr()
         var ebp = edit_bias.unsafe_ptr()
+        var mrp = mask_row.unsafe_ptr()
+        var mp = masks.unsafe_ptr()
         if rows == 0:
             return
 
@@ -136,7 +148,10 @@ struct Sample:
                 etp,
                 ecp,
                 ebp,
+                mrp,
+                mp,
                 Int32(vocab),
+                Int32(words),
                 grid_dim=rows,
                 block_dim=THREADS,
             )
@@ -144,9 +159,11 @@ struct Sample:
             check_edits(OP, esp, rows, edits)
             var used = Int(esp[unsafe_offset=rows])
             check_indices(OP, "edit_token", etp, used, 0, vocab)
+            check_indices(OP, "mask_row", mrp, rows, -1, masks.dim_size(0))
 
             def work(r: Int) {imm}:
                 var begin = Int(esp[unsafe_offset=r])
+                var which = Int(mrp[unsafe_offset=r])
                 tp[unsafe_offset=r] = Int64(
                     sample_row(
                         sp.unsafe_offset(r * vocab),
@@ -159,6 +176,8 @@ struct Sample:
                         ecp.unsafe_offset(begin),
                         ebp.unsafe_offset(begin),
                         Int(esp[unsafe_offset=r + 1]) - begin,
+                        mp.unsafe_offset(max(which, 0) * words),
+                        which >= 0,
                     )
                 )
 

@@ -25,8 +25,8 @@ from bench.packages import require
 def main(
     cases: tuple[str, ...], models: tuple[str, ...], json_file: Path | None, quick: bool
 ) -> None:
-    """Measure CASES (prefix, conversation, batch, host, verify, speculate, rejected, switched, mtp,
-    ngram; all when none is named)."""
+    """Measure CASES (prefix, conversation, batch, host, overlapped, verify, speculate, rejected,
+    switched, mtp, ngram; all when none is named)."""
     if not models and not quick:
         require("torch", "safetensors")
     from rich.console import Console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.engine import caching, speculation
+from bench.engine import caching, loops, speculation
 from bench.engine.measured import Measured, Sizes
 from coachwhip.engine import Engine
 
@@ -16,6 +16,7 @@ CACHING: dict[str, Case] = {
     "conversation": caching.conversation,
     "batch": caching.shared_batch,
     "host": caching.host_share,
+    "overlapped": loops.overlapped,
 }
 SPECULATION: dict[str, Case] = {
     "verify": speculation.verify_step,

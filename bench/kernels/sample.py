@@ -27,7 +27,8 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """What every row of a case asks for; `edits` tokens of it have penalties."""
+    """What every row of a case asks for; `edits` tokens of it have penalties, and `masked` rows a
+    mask of all tokens each, which changes nothing."""
 
     name: str
     temperature: float = 0.25
@@ -38,12 +39,14 @@ class Settings:
     frequency: float = 0.0
     top_k: int = 0
     edits: int = 0
+    masked: bool = False
 
 
 GREEDY = Settings("greedy", temperature=0.0)
 CASES = (
     GREEDY,
     Settings("temperature"),
+    Settings("temperature, masked", masked=True),
     Settings("top-p 0.9", top_p=0.9),
     Settings(
         "all filters",
@@ -84,6 +87,8 @@ def own_graph() -> GraphSpec:
         in_type(I32, "edits"),
         in_type(I32, "edits"),
         in_type(F32, "edits"),
+        in_type(I32, "rows"),
+        in_type(I32, "masks", "mask_words"),
     ]
     return GraphSpec(MODEL, types, lambda inputs: [sample(*(v.tensor for v in inputs))])
 
@@ -113,6 +118,7 @@ class Edits:
 def settings_operands(shape: Shape, edits: Edits) -> list[torch.Tensor]:
     """Returns the operands of the op but the logits."""
     s, count = shape.settings, edits.token.shape[1]
+    words = -(-shape.vocab // 32)
     real = (s.temperature, s.top_p, s.min_p, s.repetition, s.presence, s.frequency)
     return [
         torch.tensor([real] * shape.rows),
@@ -121,6 +127,8 @@ def settings_operands(shape: Shape, edits: Edits) -> list[torch.Tensor]:
         edits.token.flatten().int(),
         edits.times.flatten().int(),
         torch.zeros(edits.token.numel()),
+        torch.arange(shape.rows, dtype=torch.int32) if s.masked else -torch.ones(shape.rows).int(),
+        torch.full((shape.rows, words), -1, dtype=torch.int32),
     ]
 
 

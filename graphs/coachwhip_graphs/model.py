@@ -87,6 +87,8 @@ def logits_and_tokens(
         step.edit_token,
         step.edit_count,
         step.edit_bias,
+        step.mask_row,
+        step.masks,
     )
     return logits, tokens
 

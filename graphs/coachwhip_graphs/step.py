@@ -90,6 +90,8 @@ class StepInputs:
         edit_token: [edits] i32; token whose logit is changed.
         edit_count: [edits] i32; how often the token occurred.
         edit_bias: [edits] f32; added to the logit.
+        mask_row: [outputs] i32; mask of each output row, -1 = none.
+        masks: [masks, ceil(vocab / 32)] i32; one bit per token, 1 = it may be chosen.
         conv: Window pool, or None without Mamba layers.
         ssm: State pool, or None without Mamba layers.
         carry: Carry pool, or None without Mamba layers or without a head.
@@ -109,6 +111,8 @@ class StepInputs:
     edit_token: TensorValue
     edit_count: TensorValue
     edit_bias: TensorValue
+    mask_row: TensorValue
+    masks: TensorValue
     conv: BufferValue | None = None
     ssm: BufferValue | None = None
     carry: BufferValue | None = None
@@ -129,6 +133,8 @@ PLAN_TENSORS: dict[str, tuple[DType, list[str | int]]] = {
     "edit_token": (DType.int32, ["edits"]),
     "edit_count": (DType.int32, ["edits"]),
     "edit_bias": (DType.float32, ["edits"]),
+    "mask_row": (DType.int32, ["outputs"]),
+    "masks": (DType.int32, ["masks", "mask_words"]),
 }
 """Plan tensors of a step, dtype and shape, in the order of the graph's inputs."""
 

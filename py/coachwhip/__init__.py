@@ -12,18 +12,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 from . import telemetry
+from .version import __version__
 
 if TYPE_CHECKING:
     from .engine import Engine
     from .errors import CheckpointError, CoachwhipError, ConfigError, EngineError, RequestError
     from .llm import LLM
     from .outputs import CompletionOutput, RequestOutput
+    from .sampling.grammar import Grammar
     from .sampling.params import SamplingParams
 
 _HOMES = {
     "LLM": "llm",
     "Engine": "engine",
     "SamplingParams": "sampling.params",
+    "Grammar": "sampling.grammar",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
     "CoachwhipError": "errors",
@@ -33,8 +36,6 @@ _HOMES = {
     "EngineError": "errors",
 }
 
-__version__ = "0.1.0"
-
 __all__ = [
     "LLM",
     "CheckpointError",
@@ -43,9 +44,11 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineError",
+    "Grammar",
     "RequestError",
     "RequestOutput",
     "SamplingParams",
+    "__version__",
     "telemetry",
 ]
 

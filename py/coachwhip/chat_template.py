@@ -94,6 +94,10 @@ class ChatTemplate:
                 f"the model's chat template does not take them: {_reason(error)}",
             ) from error
 
+    def mentions(self, text: str) -> bool:
+        """Whether a text stands in one of the templates."""
+        return any(text in template for template in self._templates.values())
+
     def _template(self, name: str):
         if name not in self._templates:
             name = "default"

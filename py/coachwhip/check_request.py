@@ -10,6 +10,7 @@ from coachwhip_graphs.spec import ModelSpec
 
 from .config import EngineConfig
 from .errors import RequestError
+from .sampling.guidance import Guidance
 from .sampling.params import SamplingParams
 
 
@@ -18,12 +19,15 @@ def check_request(
     params: SamplingParams | None,
     spec: ModelSpec,
     config: EngineConfig,
+    guidance: Guidance,
     *,
     has_tokenizer: bool,
 ) -> None:
     """Raises RequestError unless the prompt can be served with these parameters."""
     if params is not None:
         _check_params(params, spec.vocab_size, config.most_drafts, has_tokenizer)
+        if params.grammar is not None:
+            guidance.check(params.grammar)
     _check_prompt(prompt_token_ids, spec.vocab_size)
     limit = config.max_model_len
     if len(prompt_token_ids) >= limit:

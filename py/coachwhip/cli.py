@@ -9,12 +9,14 @@ import sys
 import click
 
 from . import __version__
+from .commands.batch import batch
 from .commands.bench import bench
 from .commands.chat import chat
 from .commands.generate import generate
 from .commands.plan import plan
+from .commands.serve import serve
 from .commands.verify import verify
-from .errors import CheckpointError, CoachwhipError, ConfigError, RequestError
+from .errors import BatchError, CheckpointError, CoachwhipError, ConfigError, RequestError
 
 USER_FAULT, RUN_FAULT, INTERRUPTED = 2, 1, 130
 
@@ -27,6 +29,8 @@ def cli() -> None:
 
 cli.add_command(generate)
 cli.add_command(chat)
+cli.add_command(serve)
+cli.add_command(batch)
 cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(bench)
@@ -50,7 +54,7 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        user_fault = isinstance(error, (ConfigError, CheckpointError, RequestError))
+        user_fault = isinstance(error, (ConfigError, CheckpointError, BatchError, RequestError))
         text = str(error) if isinstance(error, CoachwhipError) else _unexpected(error)
         print(f"coachwhip: error: {text}", file=sys.stderr)
         sys.exit(USER_FAULT if user_fault else RUN_FAULT)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
 from .check_request import check_request
 from .checkpoint import read_model
-from .config import EngineOptions, resolve, this_machine
+from .config import EngineOptions, Resolution, examine, this_machine
 from .errors import ConfigError, RequestError
 from .gpu import visible_gpu
 from .hub import refuse_revision, resolve_model
@@ -22,16 +22,18 @@ from .live_request import LiveRequest
 from .locate import small_model_dir
 from .metrics import Metrics, StepCounts, collect
 from .outputs import CompletionOutput, RequestOutput
-from .runner import Runner, StepOutput
+from .overlapped_loop import OverlappedLoop
+from .runner import Runner
 from .sampling.edits import LogitEdits
+from .sampling.guidance import Guidance
 from .sampling.params import SamplingParams
-from .sampling.sampler import SampledRow, Sampler
-from .schedule.plan import StepPlan
+from .sampling.sampler import Sampler
 from .schedule.request import Request
 from .schedule.scheduler import Scheduler
 from .speculate.build import DraftModelSource, make_drafter
 from .speculate.counts import DraftCounts
 from .speculate.speculator import Speculator
+from .step_loop import StepLoop
 from .stopping import StopChecker
 from .tokenizer import IncrementalText, Tokenizer
 
@@ -69,16 +71,19 @@ class Engine:
         self.model = model
         self.options = options
         self.machine = this_machine(visible_gpu())
-        self.config = resolve(model.spec, model.dtype, options, self.machine)
+        found = examine(model.spec, model.dtype, options, self.machine)
+        self.config = found.without_conflicts()
         for line in self.config.warnings if on_warning else ():
             on_warning(line)
         self.tokenizer = Tokenizer.beside(model.path)
-        self._draft_source = self._find_draft_model()
+        self.guidance = Guidance(self.tokenizer, model.spec.vocab_size, model.eos_token_ids)
+        self._draft_source = self._find_draft_model(found)
         self._on_progress, self._on_warning = on_progress, on_warning
         if before_load is not None:
             before_load(self)
         self.runner = Runner(model.path, model.spec, self.config, on_progress, on_warning)
         self._loaded: dict[str, object] = {}
+        self._worker = ThreadPoolExecutor(1, "coachwhip-step")  # starts with its first step
         self._start()
 
     def with_options(self, **changes) -> Engine:
@@ -94,7 +99,8 @@ class Engine:
         other = copy(self)
         other.options = replace(self.options, **changes)
         old, fixed = self.runner.config, ("dtype", "device", "kv_cache_page_size")
-        other.config = new = resolve(self.model.spec, self.model.dtype, other.options, self.machine)
+        found = examine(self.model.spec, self.model.dtype, other.options, self.machine)
+        other.config = new = found.without_conflicts()
         for name in (*fixed, "mamba_ssm_cache_dtype", "kv_cache_dtype", "audit_state"):
             if getattr(new, name) != getattr(old, name):
                 raise ConfigError(
@@ -117,15 +123,15 @@ class Engine:
                 "another method: the engine was made without room for the head's keys and values",
                 "make a new engine",
             )
-        other._draft_source = other._find_draft_model()
+        other._draft_source = other._find_draft_model(found)
         other._start()
         return other
 
-    def _find_draft_model(self) -> DraftModelSource | None:
+    def _find_draft_model(self, found: Resolution) -> DraftModelSource | None:
         wanted = self.config.speculation
         if wanted is None or wanted.method != "draft_model":
             return None
-        return DraftModelSource(wanted.model, self.options, self.model, self.machine)
+        return DraftModelSource(wanted.model, self.options, self.model, found, self.machine)
 
     def _start(self) -> None:
         """Makes the scheduler and what it counts, empty."""
@@ -171,11 +177,15 @@ class Engine:
             self.scheduler.on_preempt = self.speculator.forget
         self._live: dict[str, LiveRequest] = {}
         self._counts = StepCounts()
+        parts = self.runner, self.scheduler, self.speculator, self._live, self._counts
+        overlaps = config.step_loop == "overlapped"
+        self._loop = OverlappedLoop(self._worker, *parts) if overlaps else StepLoop(*parts)
         self._seeds = random.Random(self.options.seed)
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._live)
+        """Whether there is a request that has not ended, or an output that no step returned yet."""
+        return bool(self._live) or self._loop.has_outputs
 
     def check_request(
         self, prompt_token_ids: list[int], params: SamplingParams | None = None
@@ -186,6 +196,7 @@ class Engine:
             params,
             self.model.spec,
             self.config,
+            self.guidance,
             has_tokenizer=self.tokenizer is not None,
         )
 
@@ -232,21 +243,36 @@ class Engine:
         request = Request(
             request_id,
             ids,
-            min(params.max_tokens or room, room),
+            room if params.max_tokens is None else min(params.max_tokens, room),
             priority=priority,
             cache_salt=cache_salt,
+            num_scored=None if params.prompt_logprobs is None else 0,
         )
-        self.scheduler.add(request)
+        sampler = self._sampler(params, ids)
+        if request.num_rows:
+            self.scheduler.add(request)
         completion = CompletionOutput(0, "", [], logprobs=None if params.logprobs is None else [])
         live = self._live[request_id] = LiveRequest(
             request,
-            RequestOutput(request_id, prompt, ids, [completion], finished=False),
-            self._sampler(params, ids),
-            StopChecker(params, self.model.eos_token_ids, request.max_tokens),
+            RequestOutput(
+                request_id,
+                prompt,
+                ids,
+                [completion],
+                finished=False,
+                prompt_logprobs=None if params.prompt_logprobs is None else [None],
+            ),
+            sampler,
+            StopChecker(
+                params, self.model.eos_token_ids, request.max_tokens, lambda: sampler.ended
+            ),
             None if self.tokenizer is None else IncrementalText(self.tokenizer, ids),
             params.logprobs,
+            params.prompt_logprobs,
             params.most_drafts,
         )
+        if not request.num_rows:
+            self._loop.end_at_once(request_id)
         return live.output
 
     def _sampler(self, params: SamplingParams, prompt_token_ids: list[int]) -> Sampler:
@@ -256,95 +282,43 @@ class Engine:
         ends = [*params.stop_token_ids, *(() if params.ignore_eos else self.model.eos_token_ids)]
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
         ends = [token for token in ends if token < self.model.spec.vocab_size]
-        return Sampler(params, seed, LogitEdits(params, prompt_token_ids, words, ends))
+        guide = None
+        if params.grammar is not None:
+            guide = self.guidance.guide(
+                params.grammar,
+                ignore_eos=params.ignore_eos,
+                stop_token_ids=params.stop_token_ids,
+            )
+        return Sampler(params, seed, LogitEdits(params, prompt_token_ids, words, ends), guide)
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the outputs that grew or ended with it.
 
         A request whose logits are not finite ends with finish reason "error"; the others go on.
+        With the overlapped loop, the next step is under way when this returns.
 
         Raises:
             EngineError: The step failed as a whole. The requests it ran are ended with finish
                 reason "error", since their state is lost; those that wait stay queued.
         """
-        clock = time.perf_counter
-        at_plan = clock()
-        plan = self.scheduler.plan()
-        if not plan.sequences:
-            return []
-        at_execute = clock()
-        now = time.monotonic()
-        for sequence in plan.sequences:
-            live = self._live[sequence.request_id]
-            live.started_s = live.started_s or now
-        try:
-            out = self.runner.execute(plan, self._sampled_rows(plan))
-        except BaseException as error:
-            self.scheduler.drop()
-            self._fail(plan, error)
-            raise
-        at_accept = clock()
-        accepted, outputs = self._accept(plan, out)
-        at_draft = clock()
-        self.scheduler.fold(plan, accepted)
-        finished = frozenset(
-            o.request_id for o in outputs if o.finished and o.request_id in self._live
-        )
-        try:
-            self._draft(plan, out, accepted, finished)
-        except BaseException as error:
-            self._fail(plan, error)
-            self.scheduler.settle(set())
-            raise
-        at_commit = clock()
-        try:
-            self.scheduler.settle(finished)
-        finally:
-            for request_id in finished:
-                self._counts.prompt_tokens += len(self._live[request_id].request.prompt_token_ids)
-                self._finish(request_id)
-            self._counts.steps += 1
-            self._counts.generation_tokens += sum(map(len, accepted.values()))
-            seconds = self._counts.seconds
-            seconds.plan += at_execute - at_plan
-            seconds.tensors += out.tensors_s
-            seconds.execute += at_accept - at_execute - out.tensors_s
-            seconds.accept += at_draft - at_accept
-            seconds.draft += at_commit - at_draft
-            seconds.commit += clock() - at_commit
-        if self.speculator is not None:
-            self.speculator.took(plan, clock() - at_plan)
-        return outputs
+        return self._loop.step()
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and frees what it owns; unknown ids are fine."""
-        self._end(request_id, "abort")
-
-    def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
-        live = self._live.get(request_id)
-        if live is not None:
-            live.end(reason, error)
-            self._finish(request_id)
-            self.scheduler.remove(request_id)
-
-    def _finish(self, request_id: str) -> None:
-        """Drops what the engine keeps about a request that has ended."""
-        del self._live[request_id]
-        if self.speculator is not None:
-            self.speculator.ended(request_id)
-
-    def _fail(self, plan: StepPlan, error: BaseException) -> None:
-        """Ends the requests of a step that failed: their state is lost."""
-        for sequence in plan.sequences:
-            self._end(sequence.request_id, "error", f"the step failed: {error}")
+        self._loop.end(request_id, "abort")
 
     def preempt(self, request_id: str) -> None:
         """Sends a running request back to the queue; it goes on later, with the same output.
 
+        A step that is under way is waited for; a request that ends with it stays ended.
+
         Raises:
             ValueError: It does not run.
         """
-        self.scheduler.preempt(request_id)
+        runs = request_id in self.scheduler.running
+        self._loop.land()
+        if not runs or request_id in self._live:
+            self.scheduler.preempt(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forgets all cached prefixes; requests that run go on, and publish nothing any more."""
@@ -362,71 +336,6 @@ class Engine:
             self._counts,
             DraftCounts() if speculator is None else speculator.counts,
             None if speculator is None else speculator.control,
-        )
-
-    def _sampled_rows(self, plan: StepPlan) -> list[SampledRow | None]:
-        """Returns how the token after each output row of a plan is chosen."""
-        rows: list[SampledRow | None] = []
-        for sequence in plan.sequences:
-            live, count = self._live[sequence.request_id], sequence.num_outputs
-            if live.sampler.plain:
-                rows += [None] * count
-                continue
-            position = live.request.num_tokens
-            rows += [live.sampler.row(position + i, sequence.drafts[:i]) for i in range(count)]
-        return rows
-
-    def _accept(
-        self, plan: StepPlan, out: StepOutput
-    ) -> tuple[dict[str, list[int]], list[RequestOutput]]:
-        """Decides which tokens each request keeps, and extends its output by them."""
-        accepted, outputs, end = {}, [], 0
-        for sequence in plan.sequences:
-            begin, end = end, end + sequence.num_outputs
-            live = self._live.get(sequence.request_id)
-            if begin == end or live is None or not self.scheduler.is_in_flight(live.request):
-                continue  # no token yet, or aborted while the step ran
-            rows = slice(begin, end)
-            kept = live.accept(
-                sequence.drafts, out.tokens[rows].tolist(), out.logits[rows], out.finite[rows]
-            )
-            live.output.num_cached_tokens = live.request.num_cached_tokens
-            outputs.append(live.output)
-            if live.output.error is not None:
-                # Taken out before the commit, so that nothing of this step is published.
-                self._finish(sequence.request_id)
-                self.scheduler.remove(sequence.request_id, spoiled=True)
-            else:
-                accepted[sequence.request_id] = kept
-        return accepted, outputs
-
-    def _draft(
-        self,
-        plan: StepPlan,
-        out: StepOutput,
-        accepted: dict[str, list[int]],
-        finished: frozenset[str],
-    ) -> None:
-        """Counts the drafts of a folded step, and has new ones proposed."""
-        if self.speculator is None:
-            return
-        for request_id, (drafts, right) in self.speculator.verified(plan, accepted).items():
-            output = self._live[request_id].output
-            output.num_drafted_tokens += drafts
-            output.num_accepted_tokens += right
-        lives = [
-            live
-            for sequence in plan.sequences
-            if (live := self._live.get(sequence.request_id)) is not None
-            and self.scheduler.is_in_flight(live.request)
-        ]
-        self.speculator.propose(
-            plan,
-            out,
-            {live.request.request_id: live.request for live in lives},
-            finished,
-            {live.request.request_id: live.sampler for live in lives},
-            {live.request.request_id: live.most_drafts for live in lives},
         )
 
 

@@ -1,8 +1,8 @@
 """The errors a user can meet: each says in one line what is wrong, with its value, and the fix.
 
-`ConfigError` and `CheckpointError` come at start-up, `RequestError` when a request is added,
-`EngineError` when a running engine fails. The command line leaves with 2 for the first three and
-with 1 for the last.
+`ConfigError` and `CheckpointError` come at start-up, `BatchError` before a batch begins,
+`RequestError` when a request is added, `EngineError` and `StorageError` while one runs. The command
+line leaves with 2 for the first four and with 1 for the last two.
 """
 
 from __future__ import annotations
@@ -80,12 +80,28 @@ class CheckpointError(CoachwhipError):
     ):
         listed = [problems] if isinstance(problems, str) else list(problems)
         self.path, self.problems, self.hint = str(path), tuple(map(_one_line, listed)), hint
-        end = _one_line(f"; {hint}") if hint else ""
-        if len(listed) == 1:
-            super().__init__(f"{_one_line(self.path)}: {self.problems[0]}{end}")
-            return
-        head = f"{_one_line(self.path)}: {summary or f'{len(listed)} problems'}{end}"
-        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+        super().__init__(_about_file(self.path, self.problems, hint, summary))
+
+
+class BatchError(CoachwhipError):
+    """A batch that cannot begin or go on as asked; nothing was written.
+
+    Args:
+        path: The file that it is about.
+        problems: One line, or one line each.
+        hint: The fix, when it is the same for all problems.
+        summary: Headline over several problems.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        problems: str | Sequence[str],
+        hint: str = "",
+        summary: str = "",
+    ):
+        listed = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__(_about_file(str(path), list(map(_one_line, listed)), hint, summary))
 
 
 class RequestError(CoachwhipError):
@@ -106,6 +122,10 @@ class EngineError(CoachwhipError):
     """A failure of the running engine: the request was right, the engine was not."""
 
 
+class StorageError(CoachwhipError):
+    """A file that cannot be written any more; what was written before is kept."""
+
+
 def capped(problems: Sequence[str]) -> list[str]:
     """Returns the first `MOST_LISTED` problems, and a line that counts the others."""
     rest = len(problems) - MOST_LISTED
@@ -123,6 +143,15 @@ def shown(value: object) -> str:
             text = repr(value)
     text = _one_line(text)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def _about_file(path: str, problems: Sequence[str], hint: str, summary: str) -> str:
+    """Returns what is wrong with a file: one line, or a headline and a line for each problem."""
+    end = _one_line(f"; {hint}") if hint else ""
+    if len(problems) == 1:
+        return f"{_one_line(path)}: {problems[0]}{end}"
+    head = f"{_one_line(path)}: {summary or f'{len(problems)} problems'}{end}"
+    return "\n".join([head, *(f"  {problem}" for problem in problems)])
 
 
 def _one_line(text: str) -> str:

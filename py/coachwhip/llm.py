@@ -171,29 +171,16 @@ class LLM:
         Raises:
             RequestError: The model has no chat template or tokenizer, or the template refuses.
         """
-        from .chat_template import checked_messages
+        from .conversation import conversation_tokens
 
-        checked_messages(messages)
-        if self.engine.tokenizer is None:
-            raise RequestError(
-                "messages",
-                f"{len(messages)} messages",
-                "the model has no tokenizer.json; use generate with prompt_token_ids",
-            )
-        if self.chat_template is None:
-            raise RequestError(
-                "messages",
-                f"{len(messages)} messages",
-                "the model has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json); use generate with a prompt",
-            )
-        text = self.chat_template.render(
+        return conversation_tokens(
+            self.chat_template,
+            self.engine.tokenizer,
             messages,
             add_generation_prompt=add_generation_prompt,
             tools=tools,
             variables=chat_template_kwargs,
         )
-        return text, self.engine.tokenizer.encode(text, add_special_tokens=False)
 
     def _finish(self, tokenized, sampling_params, extras=None) -> list[RequestOutput]:
         """Generates for (text, token ids) of each prompt and returns the outputs in order."""

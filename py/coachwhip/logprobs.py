@@ -21,8 +21,10 @@ def top_logprobs(logits: np.ndarray, token: int, count: int) -> dict[int, float]
     log_total = top + float(np.log(np.exp(logits.astype(np.float64) - top).sum()))
     likely: list[int] = []
     if count:
+        least = np.partition(logits, -min(count, len(logits)))[-min(count, len(logits))]
+        found = np.flatnonzero(logits >= least)
         # Ties go to the lower id, as in the greedy choice.
-        likely = np.lexsort((np.arange(len(logits)), -logits))[:count].tolist()
+        likely = found[np.argsort(-logits[found], kind="stable")][:count].tolist()
     if token not in likely:
         likely.append(token)
     return {i: float(logits[i]) - log_total for i in likely}

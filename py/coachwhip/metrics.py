@@ -54,8 +54,8 @@ class Metrics:
     `prefix_cache_queries` and `prefix_cache_hits` are tokens. `published`, `restored` and `evicted`
     are checkpoints; `publish_skipped` those not made for want of a slot. `prefix_miss_total` counts
     admissions without a hit by reason: `disabled`, `too_short` (no grid point below the last
-    token), `no_state` (never published), `no_page` (a checkpoint, but its pages are gone) and
-    `evicted`.
+    token), `no_state` (never published), `no_page` (a checkpoint, but its pages are gone),
+    `evicted` and `prompt_logprobs` (whose rows are all computed).
 
     `spec_decode_num_drafts` counts how often a request's drafts were verified, and how many tokens
     of them there were, and were right, in all and by position. `spec_decode_num_resting` requests

@@ -29,7 +29,8 @@ class RequestOutput:
     `num_cached_tokens` are the prompt tokens whose state was found in the prefix cache,
     `num_drafted_tokens` and `num_accepted_tokens` count speculation. `metrics` are seconds:
     `queued`, `time_to_first_token`, `decode`, `total`. `error` says what went wrong with a request
-    that ended with "error".
+    that ended with "error". `prompt_logprobs` holds for each prompt token, given those before it,
+    what `logprobs` holds for each generated one, and None for the first; None when not asked for.
     """
 
     request_id: str
@@ -42,3 +43,4 @@ class RequestOutput:
     num_accepted_tokens: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    prompt_logprobs: list[dict[int, float] | None] | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
 
@@ -11,9 +11,38 @@ from coachwhip_graphs.spec import LayerKind
 from coachwhip_graphs.weight_shapes import model_weights
 
 from .checkpoint import ModelDescription
-from .config import Decision, EngineOptions, Machine, examine
+from .config import Decision, EngineConfig, EngineOptions, Machine, examine, weight_bytes
 from .errors import ConfigError, Missing
 from .memory_plan import ModePlan, by_mode, concurrency, pool_bytes, room_for, slot_use
+from .speculate.draft_pools import draft_model_config, home_bytes
+
+
+@dataclass(frozen=True)
+class DraftModelPlan:
+    """A draft model's options, and bytes of one slot, of one page and of its weights."""
+
+    name: str
+    config: EngineConfig
+    slot: int
+    page: int
+    weights: int
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of all its slots and pages."""
+        return self.config.num_state_slots * self.slot + self.config.num_kv_pages * self.page
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns all of it under stable names, sizes in bytes."""
+        names = ("max_model_len", "num_state_slots", "num_kv_pages", "warnings")
+        return {
+            "name": self.name,
+            "weights_bytes": self.weights,
+            "slot_bytes": self.slot,
+            "page_bytes": self.page,
+            "pool_bytes": self.pool_bytes,
+            **{name: getattr(self.config, name) for name in names},
+        }
 
 
 class PlanReport:
@@ -24,6 +53,10 @@ class PlanReport:
         options: What the user set.
         machine: What it has to fit.
         lengths: Tokens of requests, prompt and text; None is the longest.
+        read_draft_model: Describes a draft model by name.
+
+    Raises:
+        CheckpointError: The files of the draft model are missing or broken.
     """
 
     def __init__(
@@ -32,14 +65,32 @@ class PlanReport:
         options: EngineOptions,
         machine: Machine,
         lengths: Sequence[int | None],
+        read_draft_model: Callable[[str], ModelDescription],
     ) -> None:
         self.model, self.options, self.machine = model, options, machine
         self.found = examine(model.spec, model.dtype, options, machine)
+        self.conflicts = list(self.found.conflicts)
+        self.draft_model: DraftModelPlan | None = None
+        try:
+            self._plan_draft_model(read_draft_model)
+        except ConfigError as error:
+            self.conflicts.append(error)
         self.longest = next(
             (d.value for d in self.found.decisions if d.field == "max_model_len"), None
         )
         chosen = (self.longest if length is None else length for length in lengths)
         self.lengths = sorted({n for n in chosen if n and n <= (self.longest or n)})
+
+    def _plan_draft_model(self, read: Callable[[str], ModelDescription]) -> None:
+        """Plans the draft model, if there is one and the model's own options have no conflicts."""
+        config = self.found.config
+        if config is None or config.speculation is None or not config.speculation.model:
+            return
+        name = config.speculation.model
+        draft = read(name)
+        own = draft_model_config(name, draft, self.model, self.options, self.found, self.machine)
+        weights = weight_bytes(draft.spec, own.dtype)
+        self.draft_model = DraftModelPlan(name, own, *home_bytes(draft.spec, own), weights)
 
     @property
     def name(self) -> str:
@@ -75,12 +126,14 @@ class PlanReport:
 
     @property
     def speculation_bytes(self) -> int:
-        """Bytes of slots and pages that would not be there without speculation."""
+        """Bytes of slots and pages that would not be there without speculation, those of a draft
+        model among them."""
         config = self.found.config
         plain = next(
             m for m in self.modes if m.mode == config.mamba_cache_mode and not m.drafts
         ).resolution
-        return pool_bytes(self.found) - (0 if plain.config is None else pool_bytes(plain))
+        own = 0 if self.draft_model is None else self.draft_model.pool_bytes
+        return pool_bytes(self.found) + own - (0 if plain.config is None else pool_bytes(plain))
 
     def room(self) -> list[tuple[int, list[int | None]]]:
         """Returns for each number of drafts how many requests of each length memory holds."""
@@ -121,8 +174,9 @@ class PlanReport:
                 "bytes_per_token": self.token_bytes,
             },
             "decisions": [{**asdict(d), "from": self.origin(d)} for d in found.decisions],
-            "conflicts": [conflict_dict(c) for c in found.conflicts],
+            "conflicts": [conflict_dict(c) for c in self.conflicts],
             "config": None if config is None else self._config_dict(),
+            "draft_model": None if self.draft_model is None else self.draft_model.as_dict(),
             "room": [
                 {"drafts": drafts, "length": n, "requests": count}
                 for drafts, counts in self.room()

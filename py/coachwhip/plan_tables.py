@@ -23,7 +23,10 @@ def print_tables(report: PlanReport) -> None:
         console = Console(width=_WIDTH, highlight=False)
     _show(console, report.name, _model(report))
     _show(console, "Decisions", _decisions(report))
-    for line in (*report.model.warnings, *(d.reason for d in report.found.decisions if d.warns)):
+    warnings = [*report.model.warnings, *(d.reason for d in report.found.decisions if d.warns)]
+    if report.draft_model is not None:
+        warnings += report.draft_model.config.warnings
+    for line in warnings:
         console.print(f"[yellow]warning:[/yellow] {escape(line)}")
     if report.found.config is not None:
         _show(console, "Memory", _memory(report))
@@ -85,6 +88,14 @@ def _memory(report: PlanReport) -> Table:
     found, config = report.found, report.found.config
     rows, use = found.row_bytes, slot_use(config)
     table = _table("", "count", "bytes")
+    draft, drafting, weights = report.draft_model, [], rows.weights
+    pools = pool_bytes(found)
+    if draft is not None:
+        drafting = [
+            ("slots of the draft model", draft.config.num_state_slots, draft.slot),
+            ("pages of the draft model", draft.config.num_kv_pages, draft.page),
+        ]
+        pools, weights = pools + draft.pool_bytes, weights + draft.weights
     for name, count, size in (
         ("slots of running requests", use.live, rows.slot.total),
         ("slots of their drafts", use.candidates, rows.slot.total),
@@ -92,11 +103,12 @@ def _memory(report: PlanReport) -> Table:
         ("slots of the audit", config.audit_slots, rows.slot.total),
         ("pages", config.num_kv_pages, rows.page),
         ("pages of the audit", config.audit_pages, rows.page),
+        *drafting,
     ):
         if count:
             table.add_row(name, f"{count:,}", shown_bytes(count * size))
-    table.add_row("together", "", shown_bytes(pool_bytes(found)))
-    table.add_row("with weights", "", shown_bytes(pool_bytes(found) + rows.weights))
+    table.add_row("together", "", shown_bytes(pools))
+    table.add_row("with weights", "", shown_bytes(pools + weights))
     if config.most_drafts:
         table.add_row("of which speculation adds", "", shown_bytes(report.speculation_bytes))
     if config.mamba_cache_mode != "none":

@@ -46,7 +46,7 @@ class PlanTensors:
         starts, read = array("start", count + 1), array("read_slot", count)
         computed = array("computed", count)
         table = array("page", count * width).reshape(count, width)
-        outputs = array("output", sum(s.num_outputs for s in sequences))
+        outputs = array("output", sum(s.num_logits for s in sequences))
         table.fill(-1)
         begin = given = 0
         for i, s in enumerate(sequences):
@@ -55,9 +55,8 @@ class PlanTensors:
             tokens[begin:end] = s.tokens
             write[begin:end] = s.write_slots
             table[i, : len(s.pages)] = s.pages
-            for row in range(end - s.num_outputs, end):
-                outputs[given] = row
-                given += 1
+            outputs[given : given + s.num_logits] = range(end - s.num_logits, end)
+            given += s.num_logits
             begin = end
         starts[count] = begin
         for name, values in (
@@ -95,8 +94,8 @@ class PlanTensors:
         wrong = ""
         if len(sequence.write_slots) != rows:
             wrong = f"{len(sequence.write_slots)} write slots"
-        elif not 0 <= sequence.num_outputs <= rows:
-            wrong = f"{sequence.num_outputs} outputs"
+        elif min(sequence.num_outputs, sequence.num_scored) < 0 or sequence.num_logits > rows:
+            wrong = f"{sequence.num_scored} + {sequence.num_outputs} outputs"
         elif sequence.num_computed < 0:
             wrong = f"num_computed = {sequence.num_computed}"
         elif self._has_pages and (room < end or min(sequence.pages, default=0) < 0):

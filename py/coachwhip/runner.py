@@ -39,7 +39,8 @@ class StepOutput:
     them; a row of logits that are not all finite has `finite` False, and no meaning. With a draft
     head, `hidden` [carried + rows, hidden] of the model dtype, on the device, are the post-norm
     hidden states: first those of the slots that the `carried` sequences read, then those of all
-    rows of the step. `tensors_s` are the seconds it took to lay the plan out.
+    rows of the step. `tensors_s` are the seconds it took to lay the plan out, `graph_s` those of
+    page copies, the graph, and fetching its results.
     """
 
     tokens: np.ndarray
@@ -48,6 +49,7 @@ class StepOutput:
     hidden: Buffer | None = None
     carried: int = 0
     tensors_s: float = 0.0
+    graph_s: float = 0.0
 
 
 class Runner:
@@ -92,7 +94,7 @@ class Runner:
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages
         self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
-        self._sampling_tensors = SamplingTensors()
+        self._sampling_tensors = SamplingTensors(spec.vocab_size)
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
@@ -143,7 +145,10 @@ class Runner:
         )
 
     def execute(
-        self, plan: StepPlan, sampled: Sequence[SampledRow | None] | None = None
+        self,
+        plan: StepPlan,
+        sampled: Sequence[SampledRow | None] | None = None,
+        on_launch: Callable[[], None] | None = None,
     ) -> StepOutput:
         """Runs one step of the model.
 
@@ -151,6 +156,7 @@ class Runner:
             plan: The rows.
             sampled: How the token after each output row is chosen; None takes the most likely one,
                 for a row or for all.
+            on_launch: Called when the host's work is done, just before the graph runs.
 
         Raises:
             EngineError: The plan names a slot, page or token that does not exist (nothing ran), or
@@ -158,15 +164,23 @@ class Runner:
         """
         begin = time.perf_counter()
         inputs = self.inputs(plan, sampled)
-        tensors_s = time.perf_counter() - begin
+        laid_out = time.perf_counter()
         if plan.copies:
             self._copy_pages(plan)
+        if on_launch is not None:
+            on_launch()
         logits, tokens, *hidden = self.call(self._model, *inputs)
         logits, tokens = (b.to(CPU()).to_numpy() for b in (logits, tokens))
         finite = np.isfinite(logits.max(axis=-1))  # the maximum is NaN where any logit is
         carried = len(plan.sequences) if self.slot_pools else 0
         return StepOutput(
-            tokens[:, 0], logits, finite, *hidden, carried=carried, tensors_s=tensors_s
+            tokens[:, 0],
+            logits,
+            finite,
+            *hidden,
+            carried=carried,
+            tensors_s=laid_out - begin,
+            graph_s=time.perf_counter() - laid_out,
         )
 
     def inputs(
@@ -178,7 +192,7 @@ class Runner:
             EngineError: The plan names a slot, page or token that does not exist.
         """
         if sampled is None:
-            sampled = [None] * sum(s.num_outputs for s in plan.sequences)
+            sampled = [None] * sum(s.num_logits for s in plan.sequences)
         tensors = [*self._plan_tensors.lay_out(plan), *self._sampling_tensors.lay_out(sampled)]
         return [*map(self.to_device, tensors), *self.slot_pools, *self.page_pools]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from .errors import CheckpointError
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT_TOKENS = 6
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Tokens that part a chat model's text. They belong to the text, whatever `tokenizer.json` says."""
 
 
 class Tokenizer:
     """The `tokenizer.json` of a checkpoint.
+
+    Special tokens have no text, but for `MARKS`.
 
     Raises:
         CheckpointError: The file cannot be read.
@@ -22,7 +27,7 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tokenizer = HFTokenizer.from_file(str(path))
+            self._tokenizer = _with_marks_as_text(HFTokenizer.from_file(str(path)))
         except Exception as error:  # the library raises bare Exception
             raise CheckpointError(
                 path, f"cannot be read as a tokenizer: {error}", "restore the file"
@@ -33,6 +38,10 @@ class Tokenizer:
         """Returns the tokenizer of a checkpoint folder, or None where it has none."""
         path = folder / "tokenizer.json"
         return cls(path) if path.is_file() else None
+
+    def to_json(self) -> str:
+        """Returns the contents of a `tokenizer.json` that is this tokenizer."""
+        return self._tokenizer.to_str()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of a text.
@@ -58,9 +67,45 @@ class Tokenizer:
         """Returns every token and its id."""
         return self._tokenizer.get_vocab()
 
+    def spelling(self, token: int) -> str | None:
+        """Returns a token as the vocabulary spells it; None for an id that it does not have."""
+        return self._tokenizer.id_to_token(token)
+
+    def added_token(self, text: str) -> int | None:
+        """Returns the id of the added token that is this text; None if there is none."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return next((token for token, entry in added.items() if entry.content == text), None)
+
+    def special_ids(self) -> frozenset[int]:
+        """Returns the ids of tokens that have no text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether the vocabulary spells bytes, each as one of 256 characters."""
+        decoder = self._tokenizer.decoder
+        found = [] if decoder is None else [json.loads(decoder.__getstate__())]
+        while found:
+            one = found.pop()
+            if one["type"] == "ByteLevel":
+                return True
+            found += one.get("decoders", ())
+        return False
+
     def decode(self, ids: list[int]) -> str:
         """Returns the text of token ids, without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def _with_marks_as_text(tokenizer: HFTokenizer) -> HFTokenizer:
+    added = tokenizer.get_added_tokens_decoder().values()
+    if not any(entry.special and entry.content in MARKS for entry in added):
+        return tokenizer
+    contents = json.loads(tokenizer.to_str())
+    for entry in contents["added_tokens"]:
+        entry["special"] = entry["special"] and entry["content"] not in MARKS
+    return HFTokenizer.from_str(json.dumps(contents))
 
 
 class IncrementalText:

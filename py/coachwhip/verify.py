@@ -20,6 +20,7 @@ BUDGETS = (1, 3, 7, 16, 64, 512)
 BATCHES = (1, 2, 8)
 STARTS = ("cold", "warm", "evicted")
 DRAFTS = (1, 2, 3, 4, 5)
+LOOPS = ("simple", "overlapped")
 MOST_PREEMPTIONS = 2
 """Forced preemptions of each request: without a cache, more would only repeat the same."""
 
@@ -29,8 +30,8 @@ Result = list[tuple[list[int], list[dict[int, float]]]]
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run the prompts: options, forced preemption, what the cache holds before, and the
-    drafter with the number of drafts (None and 0: no speculation)."""
+    """One way to run the prompts: options, forced preemption, what the cache holds before, the
+    drafter with the number of drafts (None and 0: no speculation), and the step loop."""
 
     mode: str
     budget: int
@@ -39,6 +40,7 @@ class Variant:
     start: str
     method: str | None = None
     drafts: int = 0
+    loop: str = "simple"
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def variants(
     batches: Iterable[int] = BATCHES,
     preempts: Iterable[bool] = (False, True),
     speculations: Iterable[tuple[str | None, int]] = ((None, 0),),
+    loops: Iterable[str] = LOOPS,
 ) -> Iterator[Variant]:
     """Yields all combinations; those of one engine follow each other as cold, warm, evicted.
 
@@ -180,14 +183,16 @@ def variants(
         preempts: Whether requests are preempted.
         speculations: Methods and numbers of drafts; each combination of the others takes the next
             one, so that all of them meet all the others sooner or later.
+        loops: Step loops, which take turns in the same way.
     """
-    turns = list(speculations)
+    turns, loop_turns = list(speculations), list(loops)
     combinations = itertools.product(modes, budgets, batches, preempts)
     for i, (mode, budget, batch, preempt) in enumerate(combinations):
         # One further at each turn, lest a period of the others always meets the same ones.
         method, drafts = turns[(i + i // len(turns)) % len(turns)]
+        loop = loop_turns[(i + i // len(loop_turns)) % len(loop_turns)]
         for start in STARTS:
-            yield Variant(mode, budget, batch, preempt, start, method, drafts)
+            yield Variant(mode, budget, batch, preempt, start, method, drafts, loop)
 
 
 def outcomes(
@@ -213,6 +218,7 @@ def outcomes(
         mamba_cache_mode="none",
         mamba_block_size=None,
         max_num_seqs=1,
+        step_loop="simple",
         **speculation_options(engine),
     )
     if prepare is not None:
@@ -228,6 +234,7 @@ def outcomes(
                 mamba_cache_mode=variant.mode,
                 max_num_batched_tokens=variant.budget,
                 max_num_seqs=variant.batch,
+                step_loop=variant.loop,
                 **speculation_options(engine, variant.method, variant.drafts, known),
             )
             if prepare is not None:

@@ -68,6 +68,7 @@ class CacheAndScheduler(RuleBasedStateMachine):
         self.scheduler = Scheduler(cache, seqs, budget, policy, chunked)
         self.model = SimulatedModel(self.scheduler)
         self.live: dict[str, Request] = {}
+        self.scored: dict[Request, int] = {}
         self.count = 0
         self.budget, self.seqs = budget, seqs
         self.most_drafts, self.draws = most_drafts, random.Random(seed)
@@ -80,16 +81,21 @@ class CacheAndScheduler(RuleBasedStateMachine):
         new=st.integers(1, 8),
         salt=st.sampled_from([None, None, None, "a"]),
         priority=st.integers(0, 2),
+        scored=st.sampled_from([None, None, None, "prompt and text", "prompt"]),
     )
-    def add(self, trunk, shared, tail, new, salt, priority):
-        self._add(trunk[:shared] + tail, new, salt, priority)
+    def add(self, trunk, shared, tail, new, salt, priority, scored):
+        prompt = trunk[:shared] + tail
+        if scored == "prompt" and len(prompt) > 1:
+            new = 0
+        self._add(prompt, new, salt, priority, scored is not None)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), new=st.integers(1, 8))
     def add_the_same_again(self, data, new):
         other = data.draw(st.sampled_from(list(self.live.values())))
         known = other.prompt_token_ids + other.output_token_ids
-        self._add(known[: LONGEST - new], new, other.cache_salt, other.priority)
+        scored = data.draw(st.booleans())
+        self._add(known[: LONGEST - new], new, other.cache_salt, other.priority, scored)
 
     @rule(count=st.integers(1, 5))
     def steps(self, count):
@@ -159,8 +165,10 @@ class CacheAndScheduler(RuleBasedStateMachine):
         for pool in (self.scheduler.cache.slots, self.scheduler.cache.pages):
             assert pool is None or pool.free == pool.total
 
-    def _add(self, prompt, new, salt, priority):
+    def _add(self, prompt, new, salt, priority, scored):
         request = Request(str(self.count), prompt, new, priority=priority, cache_salt=salt)
+        if scored:
+            request.num_scored = self.scored[request] = 0
         self.count += 1
         self.scheduler.add(request)
         self.live[request.request_id] = request
@@ -173,7 +181,8 @@ class CacheAndScheduler(RuleBasedStateMachine):
         self.scheduler.check()
         assert plan.num_tokens <= self.budget
         assert len(plan.sequences) <= self.seqs
-        assert self.scheduler.chunked or all(s.num_outputs for s in plan.sequences), "a cut prompt"
+        ends = [s.num_outputs or not self.live[s.request_id].max_tokens for s in plan.sequences]
+        assert self.scheduler.chunked or all(ends), "a cut prompt"
         tokens = self.model.execute(plan, self.live)
         for request_id in aborted:
             self.scheduler.remove(request_id)
@@ -183,6 +192,16 @@ class CacheAndScheduler(RuleBasedStateMachine):
 
     def _accept(self, plan, tokens):
         accepted, finished = {}, set()
+        for rows in plan.sequences:
+            request = self.live.get(rows.request_id)
+            if request is None or not self.scheduler.is_in_flight(request):
+                continue
+            end = rows.num_computed + len(rows.tokens)
+            if rows.num_scored:
+                assert self.scored[request] == end - rows.num_logits, "a prompt row is left out"
+                self.scored[request] += rows.num_scored
+            if not request.max_tokens and end == request.num_rows:
+                finished.add(rows.request_id)
         for request_id, sampled in tokens.items():
             request = self.live.get(request_id)
             if request is None:
@@ -202,6 +221,7 @@ class CacheAndScheduler(RuleBasedStateMachine):
                 self._draft(request)
         for request_id in finished:
             request = self.live.pop(request_id)
+            assert self.scored.get(request) in (None, len(request.prompt_token_ids) - 1)
             want = continuation(request.prompt_token_ids, request.max_tokens)
             assert request.output_token_ids == want
 

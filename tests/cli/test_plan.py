@@ -18,6 +18,7 @@ from tests.config.models import SPECS, write_config
 from tests.reference.tiny_configs import TINY_CONFIGS
 
 MIB = 1 << 20
+TWO = ("--spec-tokens", "2", "--max-model-len", "2048")
 NANO = "Nemotron-3-Nano-30B-A3B"
 
 
@@ -205,3 +206,52 @@ def test_lengths(plan):
         code, out, _ = plan("--json", "--lengths", lengths)
         found = json.loads(out)["config"]["concurrency"]
         assert code == 0 and [c["length"] for c in found] == want
+
+
+def test_a_draft_model_is_planned_within_cache_memory(plan, folder):
+    """Its slots and pages, and those of the model, together; as an engine resolves it."""
+    model, draft = folder("nemotron_dense"), folder("nemotron_moe")
+    flags = ("--spec-model", draft, "--spec-method", "draft_model", *TWO)
+    for size in (12 << 20, 16 << 20, 64 << 20):
+        code, out, err = plan(model, *flags, "--cache-memory", size, "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        mine = found["draft_model"]
+        assert mine["name"] == str(draft) and mine["weights_bytes"] > 0
+        assert 0 < mine["pool_bytes"] <= size // 4
+        assert found["config"]["pool_bytes"] + mine["pool_bytes"] <= size
+        assert mine["pool_bytes"] == (
+            mine["num_state_slots"] * mine["slot_bytes"] + mine["num_kv_pages"] * mine["page_bytes"]
+        )
+        shares = [d["value"] for d in found["decisions"] if d["code"] == "cache_memory_drafts"]
+        assert shares == [size // 4]
+    code, out, err = plan(model, *flags)
+    assert code == 0 and "slots of the draft model" in out and "pages of the draft model" in out
+    code, out, err = plan(model, "--json")
+    assert json.loads(out)["draft_model"] is None
+
+
+def test_a_draft_model_without_room_is_a_conflict(plan, folder):
+    model, draft = folder("nemotron_dense"), folder("nemotron_moe")
+    flags = ("--spec-model", draft, "--spec-method", "draft_model", *TWO)
+    few = ("--max-num-seqs", "2")
+    code, out, err = plan(model, *flags, "--cache-memory", "4MiB", *few, "--json")
+    assert code == 1 and "speculative_config.model is" in err
+    assert "has 1,048,576 bytes, a quarter of the memory for slots and pages; name" in err
+    (conflict,) = json.loads(out)["conflicts"]
+    assert conflict["field"] == "speculative_config.model"
+    # What the model itself needs at least is said of the whole.
+    code, out, err = plan(model, *flags, "--cache-memory", "1MiB", *few)
+    assert code == 1 and 'cache_memory is "1.00 MiB"' in err and "give 3MiB" in err
+    assert "and a quarter of it for the draft model" in err
+
+
+def test_on_a_gpu_a_draft_model_has_a_part_of_its_memory(plan, folder):
+    model, draft = folder("nemotron_dense"), folder("nemotron_moe")
+    flags = ("--spec-model", draft, "--spec-method", "draft_model", *TWO, "--json")
+    code, out, err = plan(model, *flags, "--gpu", "64MB")
+    assert code == 0, err
+    found = json.loads(out)
+    mine, model_bytes = found["draft_model"], found["model"]["weights_bytes"]
+    taken = found["config"]["pool_bytes"] + mine["pool_bytes"] + mine["weights_bytes"]
+    assert 0.3 * 64e6 < taken + model_bytes <= 0.9 * 64e6

@@ -11,7 +11,7 @@ import pytest
 from coachwhip import ConfigError, EngineError, RequestError, SamplingParams
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
-from coachwhip.verify import make_prompts, outcomes, run, variants
+from coachwhip.verify import LOOPS, make_prompts, outcomes, run, variants
 from tests.engine.caching import (
     GRID,
     Poison,
@@ -52,13 +52,13 @@ def engines(tiny_folder):
     return engine
 
 
-@pytest.fixture
-def make(engines):
+@pytest.fixture(params=LOOPS)
+def make(engines, request):
     """Returns a function: (name, options) -> a poisoned engine with nothing cached."""
 
     def engine(name: str = "nemotron_dense", **options) -> Engine:
         base = engines(name)
-        made = base.with_options(**options)
+        made = base.with_options(step_loop=request.param, **options)
         Poison(base)(made)
         return made
 
@@ -96,13 +96,19 @@ def test_a_prompt_sent_again_hits_and_says_the_same(make, name, mode, grid):
 
 
 @slow
-@pytest.mark.parametrize("mode", ["align", "all"])
+@pytest.mark.parametrize("mode, loop", [("align", "overlapped"), ("all", "simple")])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_checkpoint_is_what_a_new_computation_gives(tiny_folder, name, mode):
+def test_every_checkpoint_is_what_a_new_computation_gives(tiny_folder, name, mode, loop):
     """`audit_state` compares on publish and on hit, and finds a bit that was flipped."""
     options = {"dtype": "float32", "max_model_len": LONGEST, "mamba_block_size": GRID}
     engine = Engine(
-        EngineOptions(str(tiny_folder(name)), audit_state=True, mamba_cache_mode=mode, **options)
+        EngineOptions(
+            str(tiny_folder(name)),
+            audit_state=True,
+            mamba_cache_mode=mode,
+            step_loop=loop,
+            **options,
+        )
     )
     prompts = make_prompts(512, 30, GRID)
     for _ in range(2):
@@ -196,8 +202,8 @@ def test_an_abort_while_a_step_runs_publishes_nothing_of_it(make, monkeypatch):
     prompt = tokens(21, seed=3)
     (want,) = generate(make(), [prompt], NEW)
 
-    def aborting(runner, plan, sampled):
-        out = execute(runner, plan, sampled)
+    def aborting(runner, plan, sampled, *on_launch):
+        out = execute(runner, plan, sampled, *on_launch)
         engine.abort("a")
         return out
 
@@ -219,10 +225,10 @@ def test_a_step_that_fails_ends_its_requests_and_spoils_nothing(make, monkeypatc
     run(engine, prompts, 1)
     execute, count = type(engine.runner).execute, itertools.count()
 
-    def failing(runner, plan, sampled):
+    def failing(runner, plan, sampled, *on_launch):
         if next(count) % 5 == 4:
             raise EngineError("the device is gone")
-        return execute(runner, plan, sampled)
+        return execute(runner, plan, sampled, *on_launch)
 
     monkeypatch.setattr(type(engine.runner), "execute", failing)
     outputs = [

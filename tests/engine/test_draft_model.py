@@ -17,8 +17,9 @@ from tokenizers.models import WordLevel
 
 from coachwhip import CheckpointError, ConfigError, EngineError, SamplingParams
 from coachwhip.checkpoint import read_model
-from coachwhip.config import EngineOptions, Machine
+from coachwhip.config import EngineOptions, Machine, examine
 from coachwhip.engine import Engine
+from coachwhip.speculate import draft_model
 from coachwhip.speculate.build import DraftModelSource
 from coachwhip.speculate.draft_model import DraftModelDrafter
 from coachwhip.verify import make_prompts, outcomes, params_of, variants
@@ -579,7 +580,9 @@ def test_a_draft_model_must_have_the_same_vocabulary(folder, tmp_path):
 def source(model, draft, memory_bytes: int = 8 << 30, **options) -> DraftModelSource:
     model, draft = read_model(model), str(draft)
     options = EngineOptions(model=str(model.path), **drafting(draft), **options)
-    return DraftModelSource(draft, options, model, Machine(memory_bytes, cores=2))
+    machine = Machine(memory_bytes, cores=2)
+    found = examine(model.spec, model.dtype, options, machine)
+    return DraftModelSource(draft, options, model, found, machine)
 
 
 def test_a_draft_model_that_is_not_there(folder, tmp_path):
@@ -656,3 +659,35 @@ def slot_of(model) -> int:
 def page_of(model) -> int:
     layers = sum(layer.kind == "*" for layer in model.spec.layers)
     return layers * 4 * 2 * 16 * model.spec.attention.kv_dim
+
+
+@slow
+def test_the_time_of_catching_up_is_told_apart(make, monkeypatch):
+    """On a clock that counts the draft model's rows: what was there before a step is no part of
+    what drafts cost."""
+    engine = make("mamba2_g4", 2, **NO_CACHE)
+    drafter, clock, told = drafter_of(engine), [0], []
+    execute = drafter.runner.execute
+
+    def counted(plan, sampled=None):
+        clock[0] += plan.num_tokens
+        return execute(plan, sampled)
+
+    monkeypatch.setattr(drafter.runner, "execute", counted)
+    monkeypatch.setattr(draft_model, "_clock", lambda: clock[0])
+    monkeypatch.setattr(
+        engine.speculator.control, "took", lambda n, drafts, seconds: told.append(seconds)
+    )
+    wanted = iter([2, 2, 0, 0, 0, 2, 2, 2])
+    monkeypatch.setattr(engine.speculator.control, "length", lambda *_: next(wanted, 0))
+    engine.add_request("a", tokens(17), SamplingParams(max_tokens=30, ignore_eos=True))
+    caught_up, lengths = [], []
+    for _ in range(8):
+        engine.step()
+        caught_up.append(drafter.catch_up_s)
+        lengths.append(len(engine.scheduler.running["a"].output_token_ids))
+    assert caught_up[0] == 17, "the prompt"
+    assert caught_up[1:5] == [0, 0, 0, 0] and caught_up[6:] == [0, 0]
+    # It had computed all that was known after the second step; the sixth verified none and gave one
+    assert caught_up[5] == lengths[5] - 1 - lengths[1] > 0
+    assert len(told) == 7 and all(seconds >= 0 for seconds in told)

@@ -1,12 +1,16 @@
 """Text that grows token by token equals the text decoded at once, whatever the tokens."""
 
+import json
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coachwhip.locate import small_model_dir
 from coachwhip.sampling.params import SamplingParams
 from coachwhip.stopping import StopChecker
-from coachwhip.tokenizer import IncrementalText, Tokenizer
+from coachwhip.tokenizer import MARKS, IncrementalText, Tokenizer
+from tests.reference.byte_tokenizer import SPECIAL, byte_tokenizer
 
 TOKENIZER = Tokenizer.beside(small_model_dir())
 
@@ -95,3 +99,24 @@ def test_a_stop_string_is_found_at_its_first_place(pieces, stops):
             assert stop in stops and cut == text[: min(places)]
             return
         assert (cut, stop) == (text, None)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_the_marks_of_chats_are_text(tmp_path, special):
+    """Also where `tokenizer.json` calls them special; other special tokens have no text."""
+    made = byte_tokenizer()
+    contents = json.loads(made.to_str())
+    for entry in contents["added_tokens"]:
+        entry["special"] = entry["special"] or special
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(contents))
+    tokenizer = Tokenizer(path)
+    ids = tokenizer.encode("<s>a<think>b</think><tool_call></tool_call><|im_end|>")
+    assert tokenizer.decode(ids) == "a<think>b</think><tool_call></tool_call>"
+    text = IncrementalText(tokenizer)
+    for token in ids:
+        text.append(token)
+    assert text.text == tokenizer.decode(ids)
+    assert tokenizer.special_ids() == {made.token_to_id(token) for token in SPECIAL}
+    assert [tokenizer.added_token(mark) for mark in MARKS] == [4, 5, 6, 7]
+    assert tokenizer.added_token("a") is None

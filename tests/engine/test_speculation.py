@@ -10,7 +10,7 @@ import pytest
 from coachwhip import SamplingParams
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
-from coachwhip.verify import make_prompts, outcomes, speculation_options, variants
+from coachwhip.verify import LOOPS, make_prompts, outcomes, speculation_options, variants
 from tests.engine.caching import (
     GRID,
     Poison,
@@ -273,8 +273,8 @@ def outputs_of_params(engine: Engine, requests: dict, params: SamplingParams) ->
 
 @slow
 @pytest.mark.parametrize("method", ["mtp", "ngram"])
-@pytest.mark.parametrize("mode", ["none", "all"])
-def test_the_smallest_pools_finish_fifty_requests(make, method, mode):
+@pytest.mark.parametrize("mode, loop", [("none", "simple"), ("all", "overlapped")])
+def test_the_smallest_pools_finish_fifty_requests(make, method, mode, loop):
     trunk = tokens(30, seed=1)
     requests = {str(i): [*trunk[: 3 + 7 * i % 27], *tokens(1 + i % 5, seed=i)] for i in range(50)}
     want = {i: o.outputs[0].token_ids for i, o in outputs_of(make(**NO_CACHE), requests, 6).items()}
@@ -284,6 +284,7 @@ def test_the_smallest_pools_finish_fifty_requests(make, method, mode):
             method,
             MOST,
             mamba_cache_mode=mode,
+            step_loop=loop,
             num_state_slots=slots,
             num_kv_pages=pages,
             max_model_len=48,
@@ -295,14 +296,15 @@ def test_the_smallest_pools_finish_fifty_requests(make, method, mode):
 
 
 @slow
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("method", ["mtp", "ngram"])
-def test_abort_preempt_and_reset_at_every_step(make, method):
+def test_abort_preempt_and_reset_at_every_step(make, method, loop):
     trunk = tokens(21, seed=2)
     requests = {"a": trunk, "b": [*trunk[:13], 5], "c": trunk, "d": [7]}
     options = {"max_num_batched_tokens": 12, "max_num_seqs": 3}
     want = outputs_of(make(**NO_CACHE), requests, NEW)
     for act, when in itertools.product(("abort", "preempt", "reset"), range(9)):
-        engine = make(method, 3, **options)
+        engine = make(method, 3, step_loop=loop, **options)
 
         def disturb(step, act=act, when=when, engine=engine):
             if step == when and act == "abort":
@@ -322,7 +324,8 @@ def test_abort_preempt_and_reset_at_every_step(make, method):
 
 
 @slow
-def test_a_text_ends_inside_an_accepted_run(make, scripted):
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_text_ends_inside_an_accepted_run(make, scripted, loop):
     """End tokens, stop tokens, max_tokens and max_model_len: nothing beyond is kept anywhere."""
     prompt = tokens(11, seed=6)
     (plain,) = outputs_of(make(**NO_CACHE), {"a": prompt}, 40).values()
@@ -346,7 +349,7 @@ def test_a_text_ends_inside_an_accepted_run(make, scripted):
             assert len(want.outputs[0].token_ids) == count
         known = [*prompt, *want.outputs[0].token_ids, *text[len(want.outputs[0].token_ids) :]]
         drafter = ScriptedDrafter({"a": known}, lambda r, n, k: (k, k))
-        engine = scripted(drafter, 5)
+        engine = scripted(drafter, 5, step_loop=loop)
         (got,) = outputs_of_params(engine, {"a": prompt}, params)
         assert got.outputs[0] == want.outputs[0]
         assert reason is None or got.outputs[0].finish_reason == reason

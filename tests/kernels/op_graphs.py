@@ -349,6 +349,8 @@ class SampleConfig:
             TensorType(I32, ["edits"], device),
             TensorType(I32, ["counts"], device),
             TensorType(F32, ["biases"], device),
+            TensorType(I32, ["mask_rows"], device),
+            TensorType(I32, ["masks", "mask_words"], device),
         ]
 
     def build(self, inputs: Sequence[Value]) -> TensorValue:

@@ -50,7 +50,7 @@ OPERANDS = {
     "copy_rows": "pool source destination",
     "load_rows": "pool index",
     "store_rows": "pool values index",
-    "sample": "logits real whole edit_start edit_token edit_count edit_bias",
+    "sample": "logits real whole edit_start edit_token edit_count edit_bias mask_row masks",
 }
 
 

@@ -35,7 +35,7 @@ def drawn(model: Model, logits: Sequence[float], row: Row, times: int) -> NDArra
 
 
 def random_row(rng: np.random.Generator, vocab: int) -> Row:
-    """A row with any mixture of filters, penalties and edits."""
+    """A row with any mixture of filters, penalties, edits and a mask."""
     count = int(rng.integers(0, min(vocab, 40) + 1)) if rng.random() < 0.5 else 0
     biases = rng.choice([0, 0.5, -1, -np.inf], count, p=[0.5, 0.2, 0.2, 0.1])
     return Row(
@@ -53,7 +53,16 @@ def random_row(rng: np.random.Generator, vocab: int) -> Row:
             (int(token), int(rng.integers(-1, 4)), float(bias))
             for token, bias in zip(rng.permutation(vocab)[:count], biases, strict=True)
         ),
+        allowed=random_allowed(rng, vocab),
     )
+
+
+def random_allowed(rng: np.random.Generator, vocab: int) -> frozenset[int] | None:
+    """No mask as often as one; that of few tokens, of most, or of all."""
+    share = rng.choice([0.05, 0.9, 1.0])
+    if rng.random() < 0.5:
+        return None
+    return frozenset(np.flatnonzero(rng.random(vocab) < share).tolist())
 
 
 @pytest.mark.parametrize(
@@ -221,6 +230,57 @@ def test_edits_belong_to_their_rows(model: Model) -> None:
     assert_same_bits(arrays[0], before, "logits")
 
 
+MASKED = {
+    "greedy": GREEDY,
+    "temperature": Row(seed=3),
+    "filtered": Row(seed=3, top_k=7, top_p=0.9, min_p=0.05),
+    "penalised": Row(seed=3, repetition=1.5, edits=((0, 1, 3.0), (2, -1, -1.0), (5, 2, 0.5))),
+}
+
+
+@pytest.mark.parametrize("row", MASKED.values(), ids=MASKED.keys())
+@pytest.mark.parametrize("vocab", [6, 32, 33, 1000])
+def test_masked_tokens_are_as_if_their_logits_were_minus_infinity(
+    model: Model, row: Row, vocab: int
+) -> None:
+    """Also for the filters; and a mask of all tokens changes nothing."""
+    rng = np.random.default_rng(vocab)
+    count = 40
+    logits = (rng.standard_normal((count, vocab)) * 2).astype(np.float32)
+    rows = [
+        replace(row, position=i, allowed=frozenset(np.flatnonzero(rng.random(vocab) < 0.5)))
+        for i in range(count)
+    ]
+    rows = [
+        r if r.allowed else replace(r, allowed=frozenset({i % vocab})) for i, r in enumerate(rows)
+    ]
+    forbidden = np.array([[t not in r.allowed for t in range(vocab)] for r in rows])
+    by_hand = np.where(forbidden, -np.inf, logits)
+    masked = sampled(model, logits, rows)
+    assert masked == sampled(model, by_hand, [replace(r, allowed=None) for r in rows])
+    assert all(token in r.allowed for token, r in zip(masked, rows, strict=True))
+    everything = frozenset(range(vocab))
+    free = sampled(model, logits, [replace(r, allowed=None) for r in rows])
+    assert free == sampled(model, logits, [replace(r, allowed=everything) for r in rows])
+    assert free != masked
+
+
+def test_masks_belong_to_their_rows(model: Model) -> None:
+    """Rows share masks, in any order, beside rows without; the logits themselves stay."""
+    vocab = 70
+    allowed = [None, {69}, {31, 40}, None, {32}, {69}, {31, 40}, {0}, None]
+    rows = [replace(GREEDY, allowed=None if a is None else frozenset(a)) for a in allowed]
+    arrays = operands(np.tile(np.arange(vocab)[::-1], (9, 1)), rows)
+    before = arrays[0].copy()
+    assert run(model, *arrays).stored[:, 0].tolist() == [0, 69, 31, 0, 32, 69, 31, 0, 0]
+    assert_same_bits(arrays[0], before, "logits")
+
+
+def test_a_mask_that_allows_nothing_gives_token_zero(model: Model) -> None:
+    rows = [Row(allowed=frozenset()), Row(allowed=frozenset({1}), edits=((1, -1, FORBIDDEN),))]
+    assert sampled(model, np.ones((2, 40)), rows) == [0, 0]
+
+
 @pytest.mark.parametrize("vocab", [17, 1000, 4097])
 def test_a_row_does_not_depend_on_its_company(model: Model, vocab: int) -> None:
     """Alone, among 64 on several threads, in another order: the same token."""
@@ -346,6 +406,10 @@ def wrong(place: int, array: Typed) -> list[Typed]:
         (3, indices([0, 2]), r"edit_start\.shape\[0\] is 2, expected 3"),
         (5, indices([1]), r"edit_count\.shape\[0\] is 1, expected 2"),
         (6, typed(np.zeros(3)), r"edit_bias\.shape\[0\] is 3, expected 2"),
+        (7, indices([0, 1]), r"mask_row\[1\] is 1, outside \[-1, 1\)"),
+        (7, indices([-2, 0]), r"mask_row\[0\] is -2, outside \[-1, 1\)"),
+        (7, indices([0]), r"mask_row\.shape\[0\] is 1, expected 2"),
+        (8, indices([[0, 0]]), r"masks\.shape\[1\] is 2, expected 1"),
         (1, typed(np.ones((1, 6))), r"real\.shape\[0\] is 1, expected 2"),
         (2, indices(np.zeros((3, 4))), r"whole\.shape\[0\] is 3, expected 2"),
         (0, typed(np.zeros((2, 0))), r"logits\.shape\[1\] is 0, expected 1 to 524288"),

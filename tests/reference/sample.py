@@ -17,7 +17,8 @@ WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Row:
-    """What one row asks for; `edits` are (token, times in the text or -1, bias)."""
+    """What one row asks for; `edits` are (token, times in the text or -1, bias), `allowed` the only
+    tokens that may be chosen, or None."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -29,6 +30,7 @@ class Row:
     seed: int = 0
     position: int = 0
     edits: tuple[tuple[int, int, float], ...] = field(default=())
+    allowed: frozenset[int] | None = None
 
 
 def philox4x32(counter: tuple, key: tuple[int, int]) -> tuple:
@@ -58,7 +60,7 @@ def noise(row: Row, vocab: int) -> NDArray:
 
 
 def edited(logits: NDArray, row: Row) -> NDArray:
-    """Returns float32 logits with the row's biases and penalties."""
+    """Returns float32 logits with the row's biases and penalties, -inf for what is not allowed."""
     out = np.array(logits, np.float32)
     for token, times, bias in row.edits:
         value = out[token] + np.float32(bias)
@@ -69,6 +71,8 @@ def edited(logits: NDArray, row: Row) -> NDArray:
             if times > 0:
                 value = value - np.float32(row.presence)
         out[token] = value
+    if row.allowed is not None:
+        out[[token not in row.allowed for token in range(len(out))]] = -np.inf
     return out
 
 

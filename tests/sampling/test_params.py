@@ -23,9 +23,10 @@ VLLM_DEFAULTS = {
     "bad_words": (),
     "ignore_eos": False,
     "logprobs": None,
+    "prompt_logprobs": None,
 }
 NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty")
-WHOLE = ("max_tokens", "top_k", "seed", "min_tokens", "logprobs")
+WHOLE = ("max_tokens", "top_k", "seed", "min_tokens", "logprobs", "prompt_logprobs")
 
 
 def refused(**values: object) -> str:
@@ -44,7 +45,8 @@ def test_defaults_are_those_of_vllm_but_greedy():
     ours = {f.name: getattr(params, f.name) for f in fields(params)}
     # One prompt gives one text unless sampling is asked for; vLLM's temperature is 1.
     assert ours.pop("temperature") == 0.0
-    assert ours.pop("speculative_config") is None  # vLLM has no such field
+    # vLLM has no such fields.
+    assert ours.pop("speculative_config") is None and ours.pop("grammar") is None
     assert ours == VLLM_DEFAULTS
 
 
@@ -62,6 +64,7 @@ def test_defaults_are_those_of_vllm_but_greedy():
         ("repetition_penalty", (0.01, 1, 50.0), (0, 0.0, -1)),
         ("min_tokens", (0, 16), (-1,)),
         ("logprobs", (0, 20, None), (-1, 21)),
+        ("prompt_logprobs", (0, 20, None), (-1, 21)),
         ("stop_token_ids", ((), [5], {7}, None), (-1, [-1], [1.0], ["a"], [True], "5")),
         ("stop", ("a", ["a"] * 4, (), None), ("", ["a", ""], ["a"] * 5, [1], 1, {"a": 1})),
         ("bad_words", ("a", ["a"] * 50, (), None), ("", ["a", ""], [1], 1)),

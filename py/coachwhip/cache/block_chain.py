@@ -43,6 +43,10 @@ class BlockChain:
         self._root = root.digest()
         self._hashes: list[bytes] = []
 
+    def tokens(self, begin: int, end: int) -> Sequence[int]:
+        """Returns tokens [begin, end) of the sequence."""
+        return self._read(begin, end)
+
     def at(self, length: int) -> bytes:
         """Returns the name of the first `length` tokens, a positive multiple of the block.
 

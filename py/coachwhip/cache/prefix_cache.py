@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .block_chain import BlockChain
 from .history import History
 from .pool import Pool
+from .prefix_tree import NEAREST, SHOWN_TOKENS, PrefixTree
 from .stats import CacheStats
 
 MODES = ("none", "align", "all")
@@ -34,6 +35,7 @@ class Hit:
         branch: A grid point beyond the hit up to which the tokens are those of an earlier sequence,
             0 if there is none.
         miss: Why `length` is 0, one of `MISS_REASONS`; None on a hit.
+        key: The checkpoint's name; None as for `slot`.
     """
 
     length: int = 0
@@ -42,6 +44,7 @@ class Hit:
     partial: int | None = None
     branch: int = 0
     miss: str | None = None
+    key: bytes | None = None
 
 
 class PrefixCache:
@@ -85,6 +88,7 @@ class PrefixCache:
         self.ahead = int(head and pages is not None)
         """Tokens beyond a row on which what a page holds for it depends."""
         self.history = History()
+        self.tree = PrefixTree()
         self.stats = CacheStats()
         if slots is not None:
             slots.on_evict = self._slot_evicted
@@ -151,6 +155,14 @@ class PrefixCache:
         if not self.slots.publish(slot, key):
             return False
         self.stats.published += 1
+        before = length
+        for _ in range(min(NEAREST, length // self.block)):
+            before -= self.block
+            if before == 0 or prefix.states.at(before) in self.tree:
+                break
+        parent = prefix.states.at(before) if before else None
+        shown = prefix.states.tokens(before, min(length, before + SHOWN_TOKENS))
+        self.tree.add(key, parent, length, shown)
         return True
 
     def publish_page(self, prefix: Prefix, index: int, page: int) -> None:
@@ -187,6 +199,7 @@ class PrefixCache:
             for length in range(self.block, num_tokens + 1, self.block):
                 key = prefix.states.at(length)
                 self.slots.withdraw(key)
+                self.tree.remove(key)
                 if self.pages is not None:
                     self.pages.withdraw(_partial(key))
         if self.pages is not None:
@@ -199,6 +212,8 @@ class PrefixCache:
         self.stats.hits += hit.length
         if hit.miss is None:
             self.stats.restored += 1
+            if hit.key is not None:
+                self.tree.hit(hit.key)
         else:
             self.stats.misses[hit.miss] += 1
 
@@ -208,11 +223,15 @@ class PrefixCache:
             if pool is not None:
                 pool.clear()
         self.history.clear()
+        self.tree.clear()
 
     def check(self, slot_owners: dict[int, int], page_owners: dict[int, int]) -> None:
         """Raises AssertionError unless both pools are consistent and owned as the caller says."""
         if self.slots is not None:
             self.slots.check(slot_owners)
+            assert len(self.tree) == self.slots.cached, "the prefix tree has other checkpoints"
+            for node in self.tree:
+                assert self.slots.find(node) is not None, "the prefix tree has a lost checkpoint"
         if self.pages is not None:
             self.pages.check(page_owners)
 
@@ -232,7 +251,7 @@ class PrefixCache:
     ) -> Hit | None:
         """Returns the hit on a checkpoint, or None if a page of it is missing."""
         if self.pages is None:
-            return Hit(length, slot, branch=branch)
+            return Hit(length, slot, branch=branch, key=key)
         count, rest = divmod(length - self.ahead, self.page_size)
         if len(full) < count:
             return None
@@ -243,7 +262,7 @@ class PrefixCache:
                 partial = full[count]  # a full page of this very sequence has these rows as well
             if partial is None:
                 return None
-        return Hit(length, slot, tuple(full[:count]), partial, branch)
+        return Hit(length, slot, tuple(full[:count]), partial, branch, key=key)
 
     def _slot_evicted(self, slot: int, keys: frozenset[bytes]) -> None:
         for key in keys:
@@ -251,6 +270,7 @@ class PrefixCache:
 
     def _checkpoint_lost(self, key: bytes) -> None:
         self.stats.evicted += 1
+        self.tree.remove(key)
         self.history.evicted(key)
         if self.pages is not None:
             self.pages.withdraw(_partial(key))

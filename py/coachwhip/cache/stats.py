@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MISS_REASONS = ("disabled", "too_short", "no_state", "no_page", "evicted")
+MISS_REASONS = ("disabled", "too_short", "no_state", "no_page", "evicted", "prompt_logprobs")
 
 
 @dataclass

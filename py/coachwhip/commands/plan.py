@@ -54,7 +54,9 @@ def plan(
     from ..checkpoint import read_model
     from ..config import options_from, this_machine
     from ..config.machine import driver_gpu, named_gpu
+    from ..hub import resolve_config
     from ..plan_report import PlanReport
+    from ..speculate.read_draft_model import read_draft_model
 
     wanted = _lengths(lengths)
     try:
@@ -66,15 +68,17 @@ def plan(
         _fail([error], as_json)
     folder = _folder(options)
     description = read_model(folder, has_weights=any(folder.glob("*.safetensors")))
-    report = PlanReport(description, options, machine, wanted)
+    report = PlanReport(
+        description, options, machine, wanted, lambda name: read_draft_model(name, resolve_config)
+    )
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
         from ..plan_tables import print_tables
 
         print_tables(report)
-    if report.found.conflicts:
-        _fail(report.found.conflicts, as_json=False)
+    if report.conflicts:
+        _fail(report.conflicts, as_json=False)
 
 
 def _folder(options) -> Path:

@@ -28,7 +28,7 @@ QUICK_BUDGETS, QUICK_BATCHES, QUICK_DRAFTS = (1, 7, 64), (1, 8), (1, 3)
 @click.argument("model", required=False)
 @click.option("--model", "model_flag", help="Folder of a checkpoint (instead of the argument).")
 @click.option("--max-tokens", type=int, default=12, show_default=True, help="Tokens per prompt.")
-@click.option("--quick", is_flag=True, help="Fewer budgets and batches.")
+@click.option("--quick", is_flag=True, help="Fewer combinations.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @engine_flags
 def verify(
@@ -39,7 +39,7 @@ def verify(
     debug: bool,
     **options,
 ) -> None:
-    """Run prompts in every mode, budget, batch and state of the cache, and compare all bits.
+    """Run prompts in every mode, budget, batch, loop and state of the cache, and compare all bits.
 
     Each combination runs without speculation, and with one of the drafters (the model's own head if
     it has one, n-grams, and one that knows the texts and errs at times) and up to 5 drafts, or more
@@ -60,9 +60,12 @@ def verify(
     longest = min(engine.config.max_model_len - max_tokens - 1, PROMPT_BLOCKS * block)
     prompts = runs.make_prompts(engine.model.spec.vocab_size, longest, block)
     modes = runs.MODES if engine.config.num_state_slots else ("none", "all")
+    # Each combination in both step loops, or where it must be quick in one of them in turn.
     chosen = [
-        *runs.variants(modes, budgets, batches),
-        *runs.variants(modes, budgets, batches, speculations=speculations),
+        variant
+        for loops in ((runs.LOOPS,) if quick else ((loop,) for loop in runs.LOOPS))
+        for how in ({}, {"speculations": speculations})
+        for variant in runs.variants(modes, budgets, batches, loops=loops, **how)
     ]
     outcomes = []
     with run_progress("verify", len(chosen), sys.stderr) as advance:
@@ -70,7 +73,9 @@ def verify(
             outcomes.append(outcome)
             advance(outcome.equal)
     name = f"{engine.options.model or 'the small model'} in {engine.config.dtype}"
-    sizes = f"{len(prompts)} prompts, {max_tokens} new tokens each, grid of {block}"
+    sizes = (
+        f"{len(prompts)} prompts, {max_tokens} new tokens each, grid of {block}, both step loops"
+    )
     _print_table(f"{name}: {sizes}", outcomes)
     _conclude(name, outcomes)
 

@@ -8,7 +8,7 @@ any weight is read. Nothing here imports MAX or torch.
 from .decisions import Decision
 from .engine_config import EngineConfig
 from .machine import Gpu, Machine, memory_bytes, this_machine
-from .memory_room import CACHE_SHARE
+from .memory_room import CACHE_SHARE, Room
 from .options import EngineOptions
 from .resolve import Resolution, examine, resolve
 from .row_bytes import DTYPE_BYTES, page_bytes, slot_parts, weight_bytes
@@ -24,6 +24,7 @@ __all__ = [
     "Gpu",
     "Machine",
     "Resolution",
+    "Room",
     "Speculation",
     "examine",
     "memory_bytes",

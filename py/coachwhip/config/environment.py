@@ -14,9 +14,31 @@ from .origins import Origin
 PREFIX = "COACHWHIP_"
 CONFIG = "config"
 """Name of the option that names a configuration file."""
-OTHER_VARIABLES = ("CACHE_DIR", "KERNELS", "FUZZ_STEPS", "FULL_MATRIX")
+OTHER_VARIABLES = (
+    "CACHE_DIR",
+    "KERNELS",
+    "FUZZ_STEPS",
+    "FULL_MATRIX",
+    "SERVE_LOAD_SECONDS",
+    "SERVE_EXAMPLES",
+    "CHROMIUM",
+    "BATCH_KILLS",
+    "BATCH_LINES",
+)
 """Variables of coachwhip that are no options: folders that hold for a machine, and what this
 project's tests read."""
+ENDPOINT_VARIABLES = (
+    "HOST",
+    "PORT",
+    "API_KEY",
+    "SERVED_MODEL_NAME",
+    "MAX_QUEUE_SIZE",
+    "REQUEST_TIMEOUT",
+    "DRAIN_SECONDS",
+    "MAX_BODY_BYTES",
+    "LOG_FORMAT",
+)
+"""Variables of `coachwhip serve` alone."""
 
 # In a pod, Kubernetes describes each service in variables of the service's name, and one may be
 # called coachwhip.
@@ -45,7 +67,8 @@ def environment_options(environ: Mapping[str, str]) -> dict[str, tuple[object, O
         name = ALIASES.get(name, name)
         known = [n for n, option in OPTIONS.items() if option.kind != "object"]
         if name not in known and name != CONFIG:
-            variables = [PREFIX + n.upper() for n in (*known, *ALIASES, CONFIG, *OTHER_VARIABLES)]
+            names = (*known, *ALIASES, CONFIG, *ENDPOINT_VARIABLES, *OTHER_VARIABLES)
+            variables = [PREFIX + n.upper() for n in names]
             raise unknown_option(variable, text, variables, "environment")
         value = text if name == CONFIG else from_text(OPTIONS[name], text)
         if name in found and found[name][0] != value:
@@ -74,6 +97,6 @@ def from_text(option: OptionInfo, text: str) -> object:
 
 def _is_of_others(variable: str, text: str) -> bool:
     name = variable.removeprefix(PREFIX)
-    if name in OTHER_VARIABLES or _KUBERNETES.fullmatch(name):
+    if name in (*OTHER_VARIABLES, *ENDPOINT_VARIABLES) or _KUBERNETES.fullmatch(name):
         return True
     return name.endswith("PORT") and _ADDRESS.fullmatch(text) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import MISSING, ConfigError
 from .decisions import DecisionLog
@@ -14,6 +14,8 @@ CACHE_SHARE = 0.25
 """Share of a machine's memory that each of slots and pages may take on a CPU."""
 GPU_SHARE = 0.9
 """Share of a GPU's memory that weights, slots and pages may take together."""
+DRAFT_MODEL_SHARE = 0.25
+"""Share of memory set aside for slots and pages that a draft model gets of it."""
 _NAME = "cache_memory"
 
 
@@ -27,6 +29,8 @@ class Room:
         told: Where the numbers come from, in words.
         most: For slots and pages whose number the user gave.
         counts_given: Whether those take theirs from `total`.
+        draft_model: Beside `total`, for the slots and pages of a draft model; None where those get
+            what all else leaves of the machine's memory.
     """
 
     total: int
@@ -34,10 +38,16 @@ class Room:
     told: str
     most: int
     counts_given: bool = True
+    draft_model: int | None = None
 
 
 def resolve_room(
-    options: EngineOptions, machine: Machine, device: str, weights: int, log: DecisionLog
+    options: EngineOptions,
+    machine: Machine,
+    device: str,
+    weights: int,
+    draft_model: bool,
+    log: DecisionLog,
 ) -> Room:
     """Resolves `cache_memory`.
 
@@ -46,11 +56,26 @@ def resolve_room(
         machine: The machine.
         device: `cpu` or `gpu`.
         weights: Bytes of the model's weights.
+        draft_model: Whether there is a draft model.
         log: Gets the decision.
 
     Raises:
         ConfigError: The memory that was asked for is not there.
     """
+    room = _room(options, machine, device, weights, log)
+    if not draft_model or not room.counts_given:
+        return room
+    kept = int(room.total * DRAFT_MODEL_SHARE)
+    log.add("cache_memory_drafts", _NAME, kept, f"of {room.told}, a quarter for the draft model")
+    left = room.total - kept
+    told = f"three quarters of {room.told}"
+    return replace(room, total=left, each=left, most=left, told=told, draft_model=kept)
+
+
+def _room(
+    options: EngineOptions, machine: Machine, device: str, weights: int, log: DecisionLog
+) -> Room:
+    """Returns the memory for slots and pages, those of a draft model among them."""
     wanted = options.cache_memory
     gpu = machine.gpu if device == "gpu" else None
     memory = machine.memory_bytes if gpu is None else gpu.memory_bytes

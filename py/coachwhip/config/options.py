@@ -116,8 +116,8 @@ class EngineOptions:
     scheduling_policy: Policy = "fcfs"
     """fcfs, or priority: lower priorities first, preempting others where they must."""
     step_loop: StepLoop = "auto"
-    """How steps follow each other: simple, or overlapped, which plans a step while the one before
-    runs. Auto is simple."""
+    """How steps follow each other: simple, or overlapped, which completes the outputs of a step
+    while the next one runs. Auto is simple."""
     speculative_config: JsonObject = None
     """Drafts that are verified together, {"method": "mtp", "num_speculative_tokens": 3}, with
     vLLM's keys. Unset generates token by token."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from ..errors import ConfigError
 from .decisions import DecisionLog
-from .memory_room import Room
+from .memory_room import DRAFT_MODEL_SHARE, Room
 from .options import MOST_IDS, EngineOptions
 from .quantity import shown_bytes
 from .row_bytes import RowBytes
@@ -172,10 +173,13 @@ def _too_little(
         least = page_least + slot_least + (room.total - total)
         parts = [f"{shown_bytes(slot_least)} for {slots.least} slots"] * bool(slot_least)
         parts += [f"{shown_bytes(page_least)} for the pages of one request"] * bool(page_least)
+        if room.draft_model is not None:
+            least = ceil(least / (1 - DRAFT_MODEL_SHARE))
+            parts.append("a quarter of it for the draft model")
         return ConfigError(
             "memory",
             "cache_memory",
-            shown_bytes(room.total),
+            shown_bytes(room.total + (room.draft_model or 0)),
             f"at least {least:,} bytes: {' and '.join(parts)}",
             f"give {-(-least // 2**20)}MiB, or less of max_num_seqs or max_model_len",
         )

@@ -51,6 +51,16 @@ class Resolution:
     row_bytes: RowBytes
     room: Room | None
 
+    def without_conflicts(self) -> EngineConfig:
+        """Returns the configuration.
+
+        Raises:
+            ConfigError: The first of the conflicts.
+        """
+        if self.config is None:
+            raise self.conflicts[0]
+        return self.config
+
 
 def resolve(
     spec: ModelSpec, checkpoint_dtype: str, options: EngineOptions, machine: Machine
@@ -67,10 +77,7 @@ def resolve(
         ConfigError: A value does not fit the model, the machine or another one; the message names
             them, and where an option was read from.
     """
-    found = examine(spec, checkpoint_dtype, options, machine)
-    if found.config is None:
-        raise found.conflicts[0]
-    return found.config
+    return examine(spec, checkpoint_dtype, options, machine).without_conflicts()
 
 
 def examine(
@@ -98,7 +105,8 @@ def examine(
     row_bytes = _row_bytes(spec, options.kv_cache_page_size, (dtype, ssm, kv), speculation)
     slots, pages, room = 0, 0, None
     with conflicts.of_one_rule():
-        room = resolve_room(options, machine, device, row_bytes.weights, log)
+        drafts = speculation is not None and speculation.method == "draft_model"
+        room = resolve_room(options, machine, device, row_bytes.weights, drafts, log)
         needs = Needs(
             options.max_num_seqs,
             1 + (0 if speculation is None else speculation.num_speculative_tokens),
@@ -310,7 +318,6 @@ def _features(
 ) -> list[str]:
     """Returns the features that a step loop must have, as `step_loops.FEATURES` names them."""
     used = {
-        "steps": True,
         "prefix caching": caching.mode != "none",
         "chunked prefill": chunking.chunked,
         "priorities": options.scheduling_policy != "fcfs",

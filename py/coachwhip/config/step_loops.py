@@ -23,26 +23,18 @@ class StepLoopKind:
 
 
 SIMPLE = StepLoopKind("simple", {})
-OVERLAPPED = StepLoopKind(
-    "overlapped",
-    {
-        "steps": "it is not in this version",
-        "audit_state": "states are compared between two steps",
-        "speculation": "how many tokens a step gives is known only when it has run",
-    },
-)
-"""Plans step n + 1 while step n runs."""
+OVERLAPPED = StepLoopKind("overlapped", {})
+"""Completes the outputs of step n while step n + 1 runs."""
 AUTO = SIMPLE
 """What `auto` is."""
 FEATURES = (
-    "steps",
     "prefix caching",
     "chunked prefill",
     "priorities",
     "speculation",
     "audit_state",
 )
-"""All that a loop may lack. Every configuration has `steps`."""
+"""All that a loop may lack."""
 
 
 def resolve_loop(wanted: str, features: Collection[str], log: DecisionLog) -> str:

@@ -87,6 +87,11 @@ class LogitEdits:
             np.concatenate([biases, np.full(len(new), -np.inf, np.float32)]),
         )
 
+    def forbids(self, token: int) -> bool:
+        """Whether the token after the text must not be this one."""
+        tokens, _, biases = self.after()
+        return bool(((tokens == token) & (biases == -np.inf)).any())
+
     def _counted(self, more: Counter[int]) -> np.ndarray:
         """Returns the counts with more tokens in the text; unknown tokens get a place."""
         new = [t for t in more if t not in self._at]

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
+from .grammar import Grammar
 
 MOST_LOGPROBS = 20
-"""Largest `logprobs`, OpenAI's limit."""
+"""Largest `logprobs` and `prompt_logprobs`, OpenAI's limit."""
 MOST_STOPS = 4
 """Most stop strings of a request, OpenAI's limit."""
 MOST_BIAS = 100.0
@@ -24,10 +25,10 @@ DRAFTS_KEY = "num_speculative_tokens"
 class SamplingParams:
     """Parameters of one generation, under vLLM's names.
 
-    The logits are changed in this order: logit bias, penalties, bad words, min_tokens, temperature,
-    top-k, top-p, min-p. The token is the largest of what remains plus Gumbel noise, which depends
-    on the seed, the position and the token alone: the same seed gives the same text, alone or in a
-    batch, with any drafts or none.
+    The logits are changed in this order: logit bias, penalties, bad words, min_tokens, grammar,
+    temperature, top-k, top-p, min-p. The token is the largest of what remains plus Gumbel noise,
+    which depends on the seed, the position and the token alone: the same seed gives the same text,
+    alone or in a batch, with any drafts or none.
 
     Raises:
         RequestError: A value is out of its range; the message names the field and the value.
@@ -67,12 +68,21 @@ class SamplingParams:
     logprobs: int | None = None
     """Return the log probability of each token and of this many most likely ones, of the model's
     own logits."""
+    prompt_logprobs: int | None = None
+    """Return the log probability of each prompt token given those before it, and of this many most
+    likely ones. Nothing of the prompt is then taken from the prefix cache. With it, `max_tokens`
+    may be 0."""
+    grammar: Grammar | None = None
+    """The only texts that may be generated, beside `max_tokens` and stop strings that cut them
+    short. The model's end tokens are allowed only where the text may end, and a text that cannot go
+    on ends with finish reason "stop", even before `min_tokens`."""
     speculative_config: Mapping[str, int] | None = None
     """`{"num_speculative_tokens": n}` lowers the number of drafts for this request, 0 is none."""
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            self._whole("max_tokens", 1, also=", or None")
+            least = int(self.prompt_logprobs is None)
+            self._whole("max_tokens", least, also=", or None")
         self._real("temperature", 0.0, math.inf)
         self._real("top_p", 0.0, 1.0, open_below=True)
         self._whole("top_k", -1, 2**31 - 1)
@@ -95,8 +105,11 @@ class SamplingParams:
         if ids is None or not all(_is_int(i, 0) for i in ids):
             raise RequestError("stop_token_ids", self.stop_token_ids, "give token ids from 0")
         object.__setattr__(self, "stop_token_ids", ids)
-        if self.logprobs is not None:
-            self._whole("logprobs", 0, MOST_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._whole(name, 0, MOST_LOGPROBS)
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError("grammar", self.grammar, "give a Grammar")
         self._check_drafts()
 
     @property

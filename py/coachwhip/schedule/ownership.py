@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from ..cache.prefix_cache import PrefixCache
+from ..cache.prefix_cache import Hit, PrefixCache
 from .plan import PlannedSequence
 from .request import Request
 
@@ -36,6 +36,14 @@ class Ownership:
         rows = len(request.prompt_token_ids) + request.max_tokens - 1
         return -(-rows // self.cache.page_size)
 
+    def lookup(self, request: Request) -> Hit:
+        """Finds what the cache has of a request's prefix, as far as the request may take it."""
+        most = request.most_restored
+        hit = self.cache.lookup(request.prefix, most + 1)
+        if hit.miss == "too_short" and most < request.num_tokens - 1:
+            return Hit(miss="prompt_logprobs")
+        return hit
+
     def has_room(
         self, request: Request, without: Sequence[Request] = (), extra_pages: int = 0
     ) -> bool:
@@ -55,7 +63,7 @@ class Ownership:
         cache = self.cache
         if not self.has_room(request):
             return False
-        hit = cache.lookup(request.prefix, request.num_tokens)
+        hit = self.lookup(request)
         # A page to be copied counts for this request until the copy is made. Where even that is
         # too much, the page itself is taken, if it is nobody else's.
         copies = hit.partial is not None and self.has_room(request, extra_pages=1)
@@ -176,6 +184,10 @@ class Ownership:
             self.take_boundary_slots(request, end)
             for boundary, slot in request.boundary_slots.items():
                 writes[boundary - begin - 1] = slot
+        scored = 0
+        if request.num_scored is not None:
+            last = min(end, len(request.prompt_token_ids) - 1)
+            scored = max(0, last - max(begin, request.num_scored))
         return PlannedSequence(
             request.request_id,
             tuple(tokens),
@@ -184,6 +196,7 @@ class Ownership:
             tuple(writes),
             tuple(request.pages[: -(-end // self.cache.page_size)]),
             num_outputs=max(0, end - known + 1),
+            num_scored=scored,
         )
 
     def release_sources(self, request: Request) -> None:

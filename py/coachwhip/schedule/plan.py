@@ -12,7 +12,8 @@ class PlannedSequence:
     `read_slot` holds the state of the first `num_computed` tokens (-1: the zero state). The state
     after row `i` goes to `write_slots[i]` (-1: nowhere). `num_outputs` is the number of last rows
     whose logits are wanted: none for an unfinished prompt, else the last row, or with `k` drafts as
-    the last tokens `1 + k`.
+    the last tokens `1 + k`. The logits of `num_scored` rows before those are wanted as well, though
+    no token is chosen after them: `prompt_logprobs`.
     """
 
     request_id: str
@@ -22,6 +23,12 @@ class PlannedSequence:
     write_slots: tuple[int, ...]
     pages: tuple[int, ...]
     num_outputs: int
+    num_scored: int = 0
+
+    @property
+    def num_logits(self) -> int:
+        """Rows whose logits are wanted, the last ones of the sequence."""
+        return self.num_scored + self.num_outputs
 
     @property
     def drafts(self) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ class Request:
     request_id: str
     prompt_token_ids: list[int]
     max_tokens: int
-    """Most tokens to generate, already cut to what the model's length leaves."""
+    """Most tokens to generate, already cut to what the model's length leaves. With 0, only the
+    prompt's rows are computed, all but the last."""
     priority: int = 0
     """Lower runs first."""
     cache_salt: str | None = None
@@ -56,6 +57,9 @@ class Request:
     """False once the cache was reset under the running request."""
     branch: int = 0
     """Grid point at which others with this prefix part; 0 if none is known."""
+    num_scored: int | None = None
+    """Rows of the prompt, from the first, whose logits were taken for `prompt_logprobs`; None where
+    they are not wanted."""
     num_cached_tokens: int | None = None
     """Prompt tokens restored at the first admission; None before it."""
 
@@ -68,6 +72,19 @@ class Request:
     def num_tokens(self) -> int:
         """Prompt and generated tokens."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows to compute before the next token is known, or before the request ends."""
+        return self.num_tokens - (not self.max_tokens)
+
+    @property
+    def most_restored(self) -> int:
+        """Most tokens that may come from a cache: rows whose logits are wanted are computed."""
+        last = len(self.prompt_token_ids) - 1
+        if self.num_scored is None or self.num_scored >= last:
+            return self.num_tokens - 1
+        return self.num_scored
 
     @property
     def decodes(self) -> bool:

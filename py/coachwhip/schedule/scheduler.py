@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from ..cache.prefix_cache import PrefixCache
 from ..errors import EngineError, RequestError
@@ -87,11 +88,13 @@ class Scheduler:
         chosen: list[tuple[Request, int]] = []
         budget = self.max_num_batched_tokens
         urgency = self.queue.urgency
-        others = sum(r.decodes for r in self.running.values())
-        for request in sorted(self.running.values(), key=lambda r: (urgency(r), not r.decodes)):
-            budget = self._admit(chosen, budget, before=urgency(request))
-            others -= request.decodes
-            if budget and (request.decodes or self._has_rows(request, budget)):
+        ranked = [(urgency(r), not r.decodes, r) for r in self.running.values()]
+        ranked.sort(key=itemgetter(0, 1))
+        others = sum(not prefills for _, prefills, _ in ranked)
+        for urgent, prefills, request in ranked:
+            budget = self._admit(chosen, budget, before=urgent)
+            others -= not prefills
+            if budget and (not prefills or self._has_rows(request, budget)):
                 budget = self._choose(chosen, request, budget, others)
         self._admit(chosen, budget)
         copies = tuple(r.page_copy for r, _ in chosen if r.page_copy is not None)
@@ -137,6 +140,8 @@ class Scheduler:
             request.drafts = []
             before = request.num_computed
             request.num_computed += len(sequence.tokens) - sequence.num_outputs + len(kept)
+            if sequence.num_scored:
+                request.num_scored = min(request.num_computed, len(request.prompt_token_ids) - 1)
             self.ownership.release_sources(request)
             self.ownership.keep_candidate(request, before, len(kept))
 
@@ -252,8 +257,8 @@ class Scheduler:
             return True
         known = request.num_computed
         if request.request_id not in self.running:
-            known = self.cache.lookup(request.prefix, request.num_tokens).length
-        return request.num_tokens - known <= budget
+            known = self.ownership.lookup(request).length
+        return request.num_rows - known <= budget
 
     def _admit(
         self, chosen: list[tuple[Request, int]], budget: int, before: int | None = None
@@ -299,7 +304,7 @@ class Scheduler:
             end = chunk_end(
                 "none" if self.cache.slots is None else self.cache.mode,
                 request.num_computed,
-                request.num_tokens,
+                request.num_rows,
                 budget,
                 self.cache.block,
                 request.branch,

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coachwhip_graphs.spec import LayerKind
-
-from ..checkpoint import ModelDescription, read_model
-from ..config import EngineConfig, EngineOptions, Machine, resolve
-from ..errors import CheckpointError, ConfigError
+from ..checkpoint import ModelDescription
+from ..config import EngineConfig, EngineOptions, Machine, Resolution
+from ..errors import ConfigError
 from ..hub import resolve_model
 from ..runner import Runner
 from ..schedule.scheduler import Scheduler
 from ..tokenizer import Tokenizer
 from .custom import CustomDrafter
 from .draft_model import DraftModelDrafter
-from .draft_pools import FIELD, free_memory, with_draft_pools
+from .draft_pools import FIELD, draft_model_config
 from .drafter import Drafter
 from .mtp import MtpDrafter, MtpHead
 from .ngram import NgramDrafter
+from .read_draft_model import read_draft_model
 
 Line = Callable[[str], None] | None
 
@@ -27,14 +26,11 @@ Line = Callable[[str], None] | None
 class DraftModelSource:
     """The checkpoint of a draft model, checked against the model it drafts for.
 
-    It runs with the engine's options, at most up to its own `max_position_embeddings`, but for
-    `num_state_slots` and `num_kv_pages`: those are the model's, and `with_draft_pools` says how
-    many the draft model gets.
-
     Args:
         name: Folder or hub id.
         options: Of the engine.
         model: The model it drafts for.
+        found: What became of the options for that model.
         machine: What both have to fit.
 
     Raises:
@@ -43,33 +39,16 @@ class DraftModelSource:
     """
 
     def __init__(
-        self, name: str, options: EngineOptions, model: ModelDescription, machine: Machine
+        self,
+        name: str,
+        options: EngineOptions,
+        model: ModelDescription,
+        found: Resolution,
+        machine: Machine,
     ) -> None:
-        self.model = draft = _read(name)
+        self.model = draft = read_draft_model(name, resolve_model)
         _check_vocabulary(name, model, draft)
-        target = resolve(model.spec, model.dtype, options, machine)
-        limit = draft.spec.max_position_embeddings or target.max_model_len
-        length = min(limit, target.max_model_len)
-        own = replace(
-            options,
-            model=name,
-            speculative_config=None,
-            spec_method=None,
-            spec_tokens=None,
-            spec_model=None,
-            drafter=None,
-            audit_state=False,
-            max_model_len=length,
-            # Any that `resolve` takes: memory is shared out below.
-            num_state_slots=options.max_num_seqs if draft.spec.count(LayerKind.MAMBA2) else None,
-            num_kv_pages=length if draft.spec.count(LayerKind.ATTENTION) else None,
-        )
-        self.config = with_draft_pools(
-            resolve(draft.spec, draft.dtype, own, machine),
-            name,
-            draft,
-            free_memory(machine.memory_bytes, model, target, draft),
-        )
+        self.config = draft_model_config(name, draft, model, options, found, machine)
 
 
 def make_drafter(
@@ -127,18 +106,6 @@ def _draft_model(
         num_kv_pages=min(config.num_kv_pages, runner.config.num_kv_pages),
     )
     return DraftModelDrafter(runner, config)
-
-
-def _read(name: str) -> ModelDescription:
-    """Reads a draft model; what is wrong with its name is said of the option that named it."""
-    try:
-        return read_model(resolve_model(name, None))
-    except CheckpointError as error:
-        raise CheckpointError(f"{FIELD}: {error.path}", error.problems, error.hint) from error
-    except ConfigError as error:
-        if error.field != "model":
-            raise
-        raise ConfigError(error.code, FIELD, error.got, error.allowed, error.hint) from error
 
 
 def _check_vocabulary(name: str, model: ModelDescription, draft: ModelDescription) -> None:

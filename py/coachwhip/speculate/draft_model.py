@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from ..cache.pool import Pool
@@ -15,6 +16,8 @@ from ..schedule.plan import PlannedSequence, StepPlan
 from ..schedule.request import Request
 from .drafter import Drafter, DraftStep
 
+_clock = time.perf_counter
+
 
 class DraftModelDrafter(Drafter):
     """Follows every text with a model of its own, and runs it ahead for drafts.
@@ -23,7 +26,7 @@ class DraftModelDrafter(Drafter):
     a spare slot, which is no longer read when they are there. So a rejected draft leaves nothing
     behind, and what was accepted is computed once more, together with what is new. A text is
     followed from the first time that drafts are wanted for it, its prompt then being computed at
-    once.
+    once, and what it became while none were wanted likewise: `catch_up_s` is the time of that.
 
     The model has its own slots, pages and prefix cache. A request without room in them gets no
     drafts, one without a spare slot gets one, and texts that are too long for the model get none.
@@ -47,7 +50,8 @@ class DraftModelDrafter(Drafter):
         self._followed: dict[str, Request] = {}
 
     def propose(self, step: DraftStep) -> dict[str, list[int]]:
-        wanted = {}
+        wanted, before = {}, {}
+        given = {s.request_id: s.num_outputs for s in step.plan.sequences}
         for request_id, count in step.wanted.items():
             request = step.requests[request_id]
             room = self._config.max_model_len - request.num_tokens
@@ -55,7 +59,11 @@ class DraftModelDrafter(Drafter):
                 self.forget(request_id)
             elif (mine := self._follow(request)) is not None:
                 wanted[mine] = min(count, room)
-        drafts = self._catch_up(list(wanted), step.samplers)
+                before[mine] = mine.num_tokens - given[request_id]
+        begin = _clock()
+        self._compute({r: n for r, n in before.items() if r.num_computed < n}, step.samplers)
+        self.catch_up_s = _clock() - begin
+        drafts = self._compute({r: r.num_tokens for r in wanted}, step.samplers)
         self._run_ahead(drafts, wanted, step.samplers)
         return {request.request_id: found for request, found in drafts.items()}
 
@@ -91,23 +99,26 @@ class DraftModelDrafter(Drafter):
         mine.output_token_ids += request.output_token_ids[len(mine.output_token_ids) :]
         return mine
 
-    def _catch_up(
-        self, following: list[Request], samplers: Mapping[str, Sampler]
+    def _compute(
+        self, ends: Mapping[Request, int], samplers: Mapping[str, Sampler]
     ) -> dict[Request, list[int]]:
-        """Computes all that is new of the texts; returns the first draft after each.
+        """Computes texts up to given numbers of tokens.
 
-        There is none where the logits are not finite.
+        Returns:
+            The first draft after each text that is then computed whole, unless its logits are not
+            finite.
         """
         drafts = {}
         mode = "none" if self.cache.slots is None else self.cache.mode
-        while pending := [r for r in following if r.num_computed < r.num_tokens]:
+        while pending := [r for r, end in ends.items() if r.num_computed < end]:
             budget = self._config.max_num_batched_tokens
             chosen, sampled, sequences = [], [], []
             for request in pending:
                 if not budget:
                     break
                 begin, known = request.num_computed, request.num_tokens
-                end = chunk_end(mode, begin, known, budget, self.cache.block, request.branch)
+                last, block = ends[request], self.cache.block
+                end = chunk_end(mode, begin, last, budget, block, request.branch)
                 budget -= end - begin
                 chosen.append((request, end))
                 self._ownership.take_pages(request, end)

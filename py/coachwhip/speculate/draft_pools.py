@@ -1,34 +1,106 @@
-"""How many slots and pages a draft model gets, beside the model that it drafts for."""
+"""What a draft model's options become: its slots and pages, beside the model that it drafts for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coachwhip_graphs.spec import ModelSpec
 
 from ..checkpoint import ModelDescription
-from ..config import CACHE_SHARE, EngineConfig, page_bytes, slot_parts
+from ..config import (
+    CACHE_SHARE,
+    EngineConfig,
+    EngineOptions,
+    Gpu,
+    Machine,
+    Resolution,
+    page_bytes,
+    resolve,
+    slot_parts,
+    weight_bytes,
+)
 from ..errors import ConfigError
 
 FIELD = "speculative_config.model"
 SLOTS_OF_REQUEST = 2
 """One for the state of a text, one for those that drafts lead to."""
+_ENOUGH = 1 << 60
+"""Bytes that no model needs: memory is shared out after all else is known."""
+
+
+@dataclass(frozen=True)
+class DraftRoom:
+    """Memory for a draft model's slots and pages: bytes for both, for either, and in words."""
+
+    total: int
+    each: int
+    told: str
+
+
+def draft_model_config(
+    name: str,
+    draft: ModelDescription,
+    model: ModelDescription,
+    options: EngineOptions,
+    found: Resolution,
+    machine: Machine,
+) -> EngineConfig:
+    """Resolves the options of a draft model.
+
+    It runs with the engine's options, at most up to its own `max_position_embeddings`, but for
+    `num_state_slots`, `num_kv_pages` and `cache_memory`: the first two are the model's alone, and
+    of the last the draft model has its own part.
+
+    Args:
+        name: The draft model as the user named it.
+        draft: The draft model.
+        model: The model it drafts for.
+        options: What the user set.
+        found: What became of that for the model.
+        machine: What both have to fit.
+
+    Raises:
+        ConfigError: An option cannot run, or there is not even room for one request.
+    """
+    config = found.config
+    own = replace(
+        options,
+        model=name,
+        speculative_config=None,
+        spec_method=None,
+        spec_tokens=None,
+        spec_model=None,
+        drafter=None,
+        audit_state=False,
+        max_model_len=min(draft.spec.max_position_embeddings or _ENOUGH, config.max_model_len),
+        num_state_slots=None,
+        num_kv_pages=None,
+        cache_memory=None,
+    )
+    gpu = None if machine.gpu is None else Gpu(machine.gpu.name, _ENOUGH)
+    roomy = Machine(_ENOUGH, machine.cores, gpu)
+    return with_draft_pools(
+        resolve(draft.spec, draft.dtype, own, roomy),
+        name,
+        draft,
+        draft_room(found, machine, model, draft),
+    )
 
 
 def with_draft_pools(
-    config: EngineConfig, name: str, draft: ModelDescription, free_bytes: int
+    config: EngineConfig, name: str, draft: ModelDescription, room: DraftRoom
 ) -> EngineConfig:
     """Returns a draft model's options with slots and pages for as many requests as memory allows.
 
     At most two slots and one text of pages for each of `max_num_seqs` requests, with prefix caching
-    as many pages again and a checkpoint for each grid point of each request. Slots and pages may
-    each take a quarter of the free memory.
+    as many pages again and a checkpoint for each grid point of each request. Both get half of the
+    room, and what the other has no use for.
 
     Args:
         config: The draft model's options; its slots and pages are of no account.
         name: The draft model as the user named it.
         draft: The draft model.
-        free_bytes: Memory that weights and the model's own pools leave.
+        room: Its memory.
 
     Raises:
         ConfigError: There is not even room for one request of full length.
@@ -39,25 +111,25 @@ def with_draft_pools(
     one = -(-length // config.kv_cache_page_size)
     most_slots = seqs * (SLOTS_OF_REQUEST + (length // config.mamba_block_size if cached else 0))
     most_pages = seqs * one * (2 if cached else 1)
-    share = int(max(0, free_bytes) * CACHE_SHARE)
-    slots = min(most_slots, share // slot) if slot else 0
-    pages = min(most_pages, share // page) if page else 0
+    for_slots = min(room.each, max(room.total // 2, room.total - most_pages * page))
+    slots = min(most_slots, for_slots // slot) if slot else 0
+    for_pages = min(room.each, room.total - slots * slot)
+    pages = min(most_pages, for_pages // page) if page else 0
     served = seqs
     if slot:
         served = min(served, slots // SLOTS_OF_REQUEST)
     if page:
         served = min(served, pages // one)
     if not served:
-        needed = max(SLOTS_OF_REQUEST * slot, one * page)
         raise ConfigError(
             "memory",
             FIELD,
             name,
-            f"a model that fits beside the other: for {length} tokens it needs {needed:,} bytes of "
-            f"slots or pages, and each may take a quarter of the {max(0, free_bytes):,} bytes that "
-            "are left of this machine's memory",
-            "name a smaller draft model, or give a smaller max_model_len, num_state_slots or "
-            "num_kv_pages",
+            f"a model that fits beside the other: for {length} tokens it needs "
+            f"{SLOTS_OF_REQUEST * slot:,} bytes of slots and {one * page:,} of pages, and has "
+            f"{room.told}",
+            "name a smaller draft model, give a smaller max_model_len, or leave it more memory "
+            "with cache_memory, num_state_slots or num_kv_pages",
         )
     warnings = ()
     if served < seqs:
@@ -68,20 +140,35 @@ def with_draft_pools(
     return replace(config, num_state_slots=slots, num_kv_pages=pages, warnings=warnings)
 
 
-def free_memory(
-    memory_bytes: int, model: ModelDescription, config: EngineConfig, draft: ModelDescription
-) -> int:
-    """Returns what the weights of both models and the slots and pages of one leave of the memory.
+def draft_room(
+    found: Resolution, machine: Machine, model: ModelDescription, draft: ModelDescription
+) -> DraftRoom:
+    """Returns the memory for a draft model's slots and pages.
+
+    That is what was set aside of `cache_memory` or of a GPU's memory, where also its weights are.
+    Else slots and pages may each take a quarter of the machine's memory that the weights of both
+    models and the model's own slots and pages leave.
 
     Args:
-        memory_bytes: The machine's memory.
+        found: What became of the model's options.
+        machine: The machine.
         model: The model.
-        config: Its options.
         draft: The draft model.
     """
-    slot, page = home_bytes(model.spec, config)
-    pools = config.num_state_slots * slot + config.num_kv_pages * page
-    return memory_bytes - pools - _weight_bytes(model) - _weight_bytes(draft)
+    kept = found.room.draft_model
+    if kept is None:
+        slot, page = home_bytes(model.spec, found.config)
+        pools = found.config.num_state_slots * slot + found.config.num_kv_pages * page
+        left = machine.memory_bytes - pools - _stored_bytes(model) - _stored_bytes(draft)
+        each = int(max(0, left) * CACHE_SHARE)
+        told = f"for either a quarter of the {max(0, left):,} bytes left of this machine's memory"
+        return DraftRoom(2 * each, each, told)
+    told = f"{kept:,} bytes, a quarter of the memory for slots and pages"
+    if found.config.device == "gpu":
+        weights = weight_bytes(draft.spec, found.config.dtype)
+        told += f", of which its weights take {weights:,}"
+        kept = max(0, kept - weights)
+    return DraftRoom(kept, kept, told)
 
 
 def home_bytes(spec: ModelSpec, config: EngineConfig) -> tuple[int, int]:
@@ -91,5 +178,7 @@ def home_bytes(spec: ModelSpec, config: EngineConfig) -> tuple[int, int]:
     return slot, page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype, head)
 
 
-def _weight_bytes(model: ModelDescription) -> int:
-    return sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+def _stored_bytes(model: ModelDescription) -> int:
+    """Returns the size of a model's weight files, or what they would have where they are not."""
+    stored = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+    return stored or weight_bytes(model.spec, model.dtype)

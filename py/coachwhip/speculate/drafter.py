@@ -37,6 +37,10 @@ class DraftStep:
 class Drafter(Protocol):
     """Proposes tokens; a wrong one costs time, and changes no output."""
 
+    catch_up_s: float = 0.0
+    """Seconds of the last `propose` that went into what texts were before the step: once for each
+    text, or each rest, and so no part of what drafts cost."""
+
     def propose(self, step: DraftStep) -> dict[str, list[int]]:
         """Returns drafts for requests in `step.wanted`, at most as many as wanted, maybe none."""
         ...

@@ -82,12 +82,14 @@ class Speculator:
                 wanted[request_id] = count
         step = DraftStep(plan, output, requests, finished, wanted, samplers)
         for request_id, drafts in self.drafter.propose(step).items():
-            requests[request_id].drafts = drafts[: wanted[request_id]]
+            drafts = samplers[request_id].useful(drafts[: wanted[request_id]])
+            requests[request_id].drafts = drafts
 
     def took(self, plan: StepPlan, seconds: float) -> None:
-        """Takes note of the time of a step, drafting included."""
+        """Takes note of the time of a step, drafting included but for what was caught up with."""
         rows = [s.num_outputs for s in plan.sequences]
         if rows and all(n == len(s.tokens) for n, s in zip(rows, plan.sequences, strict=True)):
+            seconds = max(0.0, seconds - self.drafter.catch_up_s)
             self.control.took(len(rows), sum(rows) - len(rows), seconds)
 
     def reset_cache(self) -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of the endpoint, as its clients see it."""
