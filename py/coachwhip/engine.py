@@ -314,6 +314,7 @@ class Engine:
 
         Raises:
             ValueError: It does not run.
+            EngineError: The step that was waited for failed.
         """
         runs = request_id in self.scheduler.running
         self._loop.land()

@@ -112,7 +112,7 @@ class LiveRequest:
         self._unscored_prompt.clear()
 
     def end(self, reason: str, error: str | None = None) -> None:
-        """Marks the output as finished."""
+        """Completes the output and marks it as finished."""
         self.emit()
         self.output.outputs[0].finish_reason = reason
         self.output.error = error

@@ -688,6 +688,6 @@ def test_the_time_of_catching_up_is_told_apart(make, monkeypatch):
         lengths.append(len(engine.scheduler.running["a"].output_token_ids))
     assert caught_up[0] == 17, "the prompt"
     assert caught_up[1:5] == [0, 0, 0, 0] and caught_up[6:] == [0, 0]
-    # It had computed all that was known after the second step; the sixth verified none and gave one
+    # All that was known after the second step is computed; the sixth verified none, and gave one.
     assert caught_up[5] == lengths[5] - 1 - lengths[1] > 0
     assert len(told) == 7 and all(seconds >= 0 for seconds in told)
