@@ -30,6 +30,9 @@ from .sampling.sampler import SampledRow
 from .sampling.tensors import SamplingTensors
 from .schedule.plan import StepPlan
 
+MOST_IN_PLACE = 64
+"""Host arrays whose buffers are kept."""
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -95,6 +98,8 @@ class Runner:
         pages = config.num_kv_pages + config.audit_pages
         self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
         self._sampling_tensors = SamplingTensors()
+        self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
+        """By id, host arrays and the buffers over them: decode steps pass the same ones again."""
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
@@ -217,6 +222,13 @@ class Runner:
     def to_device(self, values: np.ndarray) -> Buffer:
         """Moves one of the reused host arrays; on a CPU it is used in place."""
         if self._device.is_host:
-            return Buffer.from_numpy(values)
+            known = self._in_place.get(id(values))
+            if known is not None and known[0] is values:
+                return known[1]
+            if len(self._in_place) >= MOST_IN_PLACE:
+                self._in_place.clear()
+            buffer = Buffer.from_numpy(values)
+            self._in_place[id(values)] = values, buffer
+            return buffer
         # A transfer may still be under way when the next step writes the host buffer again.
         return Buffer.from_numpy(values.copy()).to(self._device)
