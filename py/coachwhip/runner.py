@@ -92,14 +92,14 @@ class Runner:
         self._weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
+        self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
+        """By id, host arrays and the buffers over them: decode steps pass the same ones again."""
         self._session = InferenceSession(devices=[self._device])
         self._page_copy = None
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages
         self._plan_tensors = PlanTensors(spec.vocab_size, slots, pages, config.kv_cache_page_size)
         self._sampling_tensors = SamplingTensors()
-        self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
-        """By id, host arrays and the buffers over them: decode steps pass the same ones again."""
         self.slot_pools = [
             allocate_pool(p, slots, self._device) for p in slot_pools(spec, dtype, cache)
         ]
