@@ -30,8 +30,8 @@ from .sampling.sampler import SampledRow
 from .sampling.tensors import SamplingTensors
 from .schedule.plan import StepPlan
 
-MOST_IN_PLACE = 64
-"""Host arrays whose buffers are kept."""
+MOST_IN_PLACE, LARGEST_IN_PLACE = 64, 1 << 16
+"""Host arrays whose buffers are kept, and bytes of the largest one."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,8 @@ class Runner:
             if len(self._in_place) >= MOST_IN_PLACE:
                 self._in_place.clear()
             buffer = Buffer.from_numpy(values)
-            self._in_place[id(values)] = values, buffer
+            if values.nbytes <= LARGEST_IN_PLACE:
+                self._in_place[id(values)] = values, buffer
             return buffer
         # A transfer may still be under way when the next step writes the host buffer again.
         return Buffer.from_numpy(values.copy()).to(self._device)
