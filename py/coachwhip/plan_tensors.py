@@ -48,17 +48,17 @@ class PlanTensors:
         table = array("page", count * width).reshape(count, width)
         outputs = array("output", sum(s.num_logits for s in sequences))
         table.fill(-1)
-        begin = given = 0
+        tokens[:] = [t for s in sequences for t in s.tokens]
+        write[:] = [w for s in sequences for w in s.write_slots]
+        read[:] = [s.read_slot for s in sequences]
+        computed[:] = [s.num_computed for s in sequences]
+        ends, wanted = [0], []
         for i, s in enumerate(sequences):
-            end = begin + len(s.tokens)
-            starts[i], read[i], computed[i] = begin, s.read_slot, s.num_computed
-            tokens[begin:end] = s.tokens
-            write[begin:end] = s.write_slots
+            end = ends[-1] + len(s.tokens)
+            ends.append(end)
+            wanted += range(end - s.num_logits, end)
             table[i, : len(s.pages)] = s.pages
-            outputs[given : given + s.num_logits] = range(end - s.num_logits, end)
-            given += s.num_logits
-            begin = end
-        starts[count] = begin
+        starts[:], outputs[:] = ends, wanted
         for name, values in (
             ("token", tokens),
             ("read_slot", read),

@@ -30,6 +30,9 @@ from .sampling.sampler import SampledRow
 from .sampling.tensors import SamplingTensors
 from .schedule.plan import StepPlan
 
+MOST_IN_PLACE, LARGEST_IN_PLACE = 64, 1 << 16
+"""Host arrays whose buffers are kept, and bytes of the largest one."""
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -89,6 +92,8 @@ class Runner:
         self._weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
         on_gpu = config.device == "gpu"
         self._device = Accelerator() if on_gpu else CPU()
+        self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
+        """By id, host arrays and the buffers over them: decode steps pass the same ones again."""
         self._session = InferenceSession(devices=[self._device])
         self._page_copy = None
         slots = config.num_state_slots + config.audit_slots
@@ -217,6 +222,14 @@ class Runner:
     def to_device(self, values: np.ndarray) -> Buffer:
         """Moves one of the reused host arrays; on a CPU it is used in place."""
         if self._device.is_host:
-            return Buffer.from_numpy(values)
+            known = self._in_place.get(id(values))
+            if known is not None and known[0] is values:
+                return known[1]
+            if len(self._in_place) >= MOST_IN_PLACE:
+                self._in_place.clear()
+            buffer = Buffer.from_numpy(values)
+            if values.nbytes <= LARGEST_IN_PLACE:
+                self._in_place[id(values)] = values, buffer
+            return buffer
         # A transfer may still be under way when the next step writes the host buffer again.
         return Buffer.from_numpy(values.copy()).to(self._device)

@@ -116,7 +116,12 @@ class StepLoop:
         for sequence in plan.sequences:
             live = self.live[sequence.request_id]
             live.started_s = live.started_s or now
-        return Flight(plan, self._sampled_rows(plan), _clock() - begin)
+        try:
+            sampled = self._sampled_rows(plan)
+        except BaseException as error:
+            self._give_up(plan, error)
+            raise
+        return Flight(plan, sampled, _clock() - begin)
 
     def _execute(self, flight: Flight) -> StepOutput:
         """Returns what a planned step gives."""
@@ -128,8 +133,7 @@ class StepLoop:
         try:
             out = self._execute(flight)
         except BaseException as error:
-            self.scheduler.drop()
-            self._fail(plan, error)
+            self._give_up(plan, error)
             raise
         at_accept = _clock()
         accepted = self._accept(plan, out)
@@ -269,6 +273,11 @@ class StepLoop:
         del self.live[request_id]
         if self.speculator is not None:
             self.speculator.ended(request_id)
+
+    def _give_up(self, plan: StepPlan, error: BaseException) -> None:
+        """Drops a step that did not run to its end, and ends its requests."""
+        self.scheduler.drop()
+        self._fail(plan, error)
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
         """Ends the requests of a step that failed: their state is lost."""

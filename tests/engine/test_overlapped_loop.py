@@ -11,6 +11,7 @@ from coachwhip import LLM, EngineError, SamplingParams
 from coachwhip.config import EngineOptions
 from coachwhip.engine import Engine
 from coachwhip.live_request import LiveRequest
+from coachwhip.verify import LOOPS
 from tests.engine.caching import GRID, assert_nothing_is_owned, check, outputs_of, slow, tokens
 
 NEW = 9
@@ -240,4 +241,31 @@ def test_outputs_are_not_lost_when_the_next_plan_fails(make, monkeypatch):
         engine.step()
     assert engine.step() == [first] and first.finished
     assert engine.step() == [second] and second.finished
+    assert_nothing_is_owned(engine)
+
+
+@slow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_rows_that_cannot_be_laid_out_end_their_step_alone(make, monkeypatch, loop):
+    """As where what chooses a token raises: the next step can be planned."""
+    engine = make(step_loop=loop, max_num_seqs=2)
+    (want,) = outputs_of(engine, {"c": tokens(7)}, NEW).values()
+    params = SamplingParams(max_tokens=NEW, ignore_eos=True, temperature=1.0, seed=1)
+    outputs = [engine.add_request(i, tokens(7), params) for i in "ab"]
+    outputs.append(engine.add_request("c", tokens(7), PARAMS))
+
+    def broken(position, drafts=()):
+        raise ValueError("no row")
+
+    engine.step()
+    monkeypatch.setattr(engine._live["a"].sampler, "row", broken)
+    with pytest.raises(ValueError, match="no row"):
+        for _ in range(3):
+            engine.step()
+    check(engine)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error", None]
+    while engine.has_unfinished:
+        engine.step()
+        check(engine)
+    assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
     assert_nothing_is_owned(engine)
