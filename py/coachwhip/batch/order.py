@@ -48,8 +48,8 @@ class PrefixOrder:
         count = len(self._entries)
         self._after = [*range(1, count + 1), 0]
         self._before = [count, *range(count)]
-        self._cold: set[int] = set()  # started, prompt not computed yet
-        self._warm: list[int] = []  # prompt computed; sorted
+        self._cold: list[int] = []  # started, prompt not computed yet; sorted, as the next
+        self._warm: list[int] = []  # prompt computed
         self._stuck = False
 
     def __bool__(self) -> bool:
@@ -75,8 +75,9 @@ class PrefixOrder:
     def computed(self, place: int) -> None:
         """Says that the prompt of a started request is computed, or that it has ended."""
         index = self._index[place]
-        if index in self._cold:
-            self._cold.remove(index)
+        at = bisect_left(self._cold, index)
+        if at < len(self._cold) and self._cold[at] == index:
+            del self._cold[at]
             insort(self._warm, index)
             self._stuck = False
 
@@ -84,12 +85,15 @@ class PrefixOrder:
         """Returns how much a request must share with this one to wait as well; None: start it."""
         if not self._grain or not self._cold:
             return None
-        entry = self._entries[index]
-        soon = max(entry.shared(self._entries[i]) for i in self._cold)
-        at = bisect_left(self._warm, index)
-        nearest = self._warm[max(0, at - 1) : at + 1]
-        have = max((entry.shared(self._entries[i]) for i in nearest), default=0)
+        soon, have = self._most_shared(index, self._cold), self._most_shared(index, self._warm)
         return soon if soon // self._grain > have // self._grain else None
+
+    def _most_shared(self, index: int, others: list[int]) -> int:
+        """Returns the most that an entry shares with one of others: with a neighbour, as all are
+        sorted."""
+        at = bisect_left(others, index)
+        near = others[max(0, at - 1) : at + 1]
+        return max((self._shared(*sorted((index, one))) for one in near), default=0)
 
     def _shared(self, first: int, second: int) -> int:
         if second == first + 1:
@@ -99,7 +103,7 @@ class PrefixOrder:
     def _start(self, index: int) -> None:
         before, after = self._before[index], self._after[index]
         self._after[before], self._before[after] = after, before
-        self._cold.add(index)
+        insort(self._cold, index)
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
