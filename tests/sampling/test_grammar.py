@@ -1,6 +1,7 @@
 """`Grammar` and `Guidance`: what a request may ask for, and what is refused with its reason."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -131,6 +132,18 @@ def test_compiled_grammars_are_few(guidance):
     assert len(guidance._compiled) == MOST_COMPILED
     again = guidance.guide(Grammar("choice", ["first"]))
     assert first.mask().tolist() == again.mask().tolist()
+
+
+def test_threads_may_ask_at_once(guidance):
+    """Of more grammars than are kept, so that some are pushed out meanwhile."""
+
+    def ask(i: int) -> bool:
+        guide = guidance.guide(Grammar("choice", [f"t{i * 7 % (2 * MOST_COMPILED)}"]))
+        return guide.mask().any() and not guide.ended
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(1000)))
+    assert len(guidance._compiled) == MOST_COMPILED
 
 
 def test_a_model_without_a_tokenizer_refuses_grammars():
