@@ -120,6 +120,7 @@ ENDLESS = {
     "patterns by reference": chain(32),
     "alternatives of alternatives": {"allOf": [{"anyOf": [{"minimum": i} for i in range(9)]}] * 9},
     "references that double": doubling(40),
+    "remainders": {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]},
     "many properties": {"properties": {f"p{i}": {} for i in range(4000)}},
     "deep inside": {"properties": {"a": {"items": {"allOf": [{"format": "date"}] * 7}}}},
 }
@@ -131,6 +132,15 @@ def test_schemas_that_would_compile_forever_are_refused(schema):
         RequestError, match=r"^grammar\.value is .*: too many .*; give at most \d+$"
     ):
         Grammar("json_schema", schema)
+
+
+def test_large_multiples_are_refused(guidance):
+    for step in (10_007, 999_983, 1.23456789, 10**30 + 1):
+        with pytest.raises(RequestError, match=r"^grammar\.value\.multipleOf is .*give at most"):
+            Grammar("json_schema", {"items": {"multipleOf": step}})
+    for step in (1, 0.01, 9973, 1e9, 0, -1, "a"):
+        Grammar("json_schema", {"type": "number", "multipleOf": step})
+    guidance.check(Grammar("json_schema", {"type": "integer", "multipleOf": 9973}))
 
 
 def test_schemas_of_usual_sizes_are_not(guidance):

@@ -1,13 +1,14 @@
 """Refuses JSON schemas whose compilation would not end in reasonable time.
 
 Schemas that hold together (`allOf`, a `$ref` beside other keywords) become one. Patterns that meet
-this way are intersected, in time exponential in their number; alternatives multiply; and references
-that are met twice at each of many levels unfold to more than any memory holds.
+this way are intersected, in time exponential in their number; alternatives multiply, as remainders
+do; and references that are met twice at each of many levels unfold to more than any memory holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 
 from ..errors import RequestError
 
@@ -15,6 +16,8 @@ MOST_PATTERNS = 6
 """Patterns and formats that one value may have to meet together."""
 MOST_CHOICES = 1000
 """Combinations of alternatives that one value may have."""
+MOST_MULTIPLE = 10_000
+"""Largest `multipleOf`, its decimal point left out."""
 MOST_PARTS = 3000
 """Schemas that one value is described by, references unfolded, or that there are in all."""
 
@@ -63,7 +66,10 @@ class _Sizes:
         """Returns the size of what one value has to meet."""
         if not isinstance(schema, Mapping):
             return 0, 1, 1
-        patterns, choices, parts = ("pattern" in schema) + ("format" in schema), 1, 1
+        _check_multiple(schema)
+        # Remainders of several numbers multiply: no two may meet.
+        patterns = ("pattern" in schema) + ("format" in schema) + 4 * ("multipleOf" in schema)
+        choices, parts = 1, 1
         together = [self._size(one) for one in _listed(schema.get("allOf"))]
         if isinstance(schema.get("$ref"), str):
             together.append(self._referred(schema["$ref"]))
@@ -88,6 +94,16 @@ class _Sizes:
                 found = found.get(part) if isinstance(found, Mapping) else None
             self._known[reference] = self._size(found)
         return self._known[reference]
+
+
+def _check_multiple(schema: Mapping) -> None:
+    step = schema.get("multipleOf")
+    if isinstance(step, (int, float)) and not isinstance(step, bool):
+        digits = "".join(map(str, Decimal(str(step)).normalize().as_tuple().digits))
+        if len(digits) > 9 or int(digits) > MOST_MULTIPLE:
+            raise RequestError(
+                "grammar.value.multipleOf", step, f"give at most {MOST_MULTIPLE}, in any decimals"
+            )
 
 
 def _listed(value: object) -> list:
