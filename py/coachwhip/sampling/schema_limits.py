@@ -99,8 +99,8 @@ class _Sizes:
 def _check_multiple(schema: Mapping) -> None:
     step = schema.get("multipleOf")
     if isinstance(step, (int, float)) and not isinstance(step, bool):
-        digits = "".join(map(str, Decimal(str(step)).normalize().as_tuple().digits))
-        if len(digits) > 9 or int(digits) > MOST_MULTIPLE:
+        digits = "".join(map(str, Decimal(str(step)).as_tuple().digits)).strip("0")
+        if len(digits) > len(str(MOST_MULTIPLE)) or int(digits or 0) > MOST_MULTIPLE:
             raise RequestError(
                 "grammar.value.multipleOf", step, f"give at most {MOST_MULTIPLE}, in any decimals"
             )
