@@ -17,7 +17,7 @@ export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
 BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-sample \
-              bench-copy bench-engine bench-serve
+              bench-copy bench-engine bench-batch bench-serve
 
 .PHONY: run generate serve test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:
@@ -72,6 +72,9 @@ bench-engine: $(BENCH_STAMP)
 
 bench-serve: $(BENCH_STAMP)
 	$(BIN)/python -m bench.serve $(ARGS)
+
+bench-batch: $(BENCH_STAMP)
+	$(BIN)/python -m bench.batch $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -15,7 +15,7 @@ DEMANDS = {"batch, caching off": 5.0, "one by one": 3.0}
 
 @click.command()
 @click.option("--model", help="Folder of a checkpoint or a hub id; default: the small model.")
-@click.option("--max-num-seqs", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--max-num-seqs", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--quick", is_flag=True, help="Tiny sizes: see that it works, not how fast.")
 def main(model: str | None, max_num_seqs: int, json_file: Path | None, quick: bool) -> None:
@@ -34,13 +34,13 @@ def main(model: str | None, max_num_seqs: int, json_file: Path | None, quick: bo
     options = EngineOptions(
         model,
         max_num_seqs=max_num_seqs,
-        # As long as a model of the default options, so that its graph is the one in use.
-        max_model_len=max(256, 2 * sizes.longest),
+        max_model_len=2 * sizes.longest,
     )
     engine = Engine(options, progress_to_stderr)
     with tempfile.TemporaryDirectory() as folder:
         found = run_all(engine, sizes, Path(folder))
-    table = Table(title=f"{sizes.requests} requests, max_num_seqs {max_num_seqs}")
+    title = f"{sizes.requests} requests, {sizes.prefixes} prefixes of {sizes.prefix} tokens, "
+    table = Table(title=f"{title}max_num_seqs {max_num_seqs}", title_justify="left")
     for column in ("program", "seconds", "requests/s", "from the cache", "batch is", "demanded"):
         table.add_column(column)
     for one in found:

@@ -192,13 +192,25 @@ def test_what_is_refused_leaves_everything_as_it_was(tmp_path, run):
     new = str(tmp_path / "new.jsonl")
     refused('model is "x", which is not served', str(other), new, "--served-model-name", "y")
     refused("has no requests", "-", new)
-    refused("is 0/3", str(other), new, "--shard", "0/3")
+    refused('--shard is "0/3": give i/n', str(other), new, "--shard", "0/3")
     write_lines(source, [completion("a"), completion("b", "changed")])
     refused('line 2, "b", had another body', str(source), str(output))
     write_lines(source, [completion("a"), b"{", completion("a")])
     refused("line 2: no JSON", str(source), new)
     write_lines(source, [completion("a"), completion("a")])
     refused("lines 1 and 2 have the same custom_id", str(source), new)
+
+
+@pytest.mark.slow
+def test_fewer_run_at_a_time_where_memory_is_short(tmp_path, run):
+    source = write_lines(tmp_path / "in.jsonl", [completion("a")])
+    few = ["--cache-memory", "8MiB"]  # room for the engine's default of 8, not for a batch's 32
+    code, _, err = run("batch", str(source), str(tmp_path / "out.jsonl"), *few)
+    assert code == 0, err
+    code, _, err = run(
+        "batch", str(source), str(tmp_path / "o.jsonl"), *few, "--max-num-seqs", "32"
+    )
+    assert code == 2 and "for 32 slots" in one_line(err)
 
 
 def test_the_help_names_the_exit_codes(run):

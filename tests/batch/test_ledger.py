@@ -164,6 +164,15 @@ def test_one_run_at_a_time(paths):
     ledger(paths).close()
 
 
+def test_a_file_system_without_locks_is_no_obstacle(paths, monkeypatch):
+    def flock(fd, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    write(paths, ["a"], complete=True)
+    assert ids(paths.output) == ["a"]
+
+
 def test_a_name_that_was_taken_meanwhile_is_not_overwritten(paths):
     book = ledger(paths)
     book.append([finished("a")])

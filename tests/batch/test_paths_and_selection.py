@@ -6,7 +6,7 @@ import pytest
 
 from coachwhip.batch.paths import BatchPaths
 from coachwhip.batch.selection import parse_shard, selected
-from coachwhip.errors import BatchError
+from coachwhip.errors import BatchError, RequestError
 from tests.batch.requests import completion, write_lines
 
 
@@ -67,5 +67,5 @@ def test_a_limit_takes_the_first_lines_of_a_shard():
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
 def test_wrong_shards_are_refused(text):
-    with pytest.raises(BatchError, match="from 1 to n"):
+    with pytest.raises(RequestError, match="from 1 to n"):
         parse_shard(text)

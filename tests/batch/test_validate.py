@@ -45,6 +45,7 @@ def test_a_right_input_is_counted_and_remarked_upon(tmp_path, frontend):
         ({**completion("b"), "body": "x"}, 'body is "x"'),
         (completion("b", temperature="5"), 'body: temperature is "5": give a number'),
         (completion("b", temperature=-1), "body: temperature is -1"),
+        (completion("b", priority=1), "body: priority is 1"),
         (completion("b", stream=True), "body: stream is true"),
         (chat("b", top_logprobs=3), "body: top_logprobs is 3"),
     ],

@@ -231,6 +231,22 @@ def test_drafts_caches_and_loops_change_no_token(make, mode, loop):
 
 
 @slow
+def test_a_draft_model_follows_the_grammar_too(make, base, tmp_path):
+    """Its drafts are chosen among allowed tokens, so another model of random weights is right."""
+    write_checkpoint(tmp_path, TINY_CONFIGS["mamba2_g4"])
+    save_byte_tokenizer(tmp_path)
+    prompts, params = requests(logprobs=1)
+    plain = run(make(), prompts, params)
+    config = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": DRAFTS}
+    engine = make(speculative_config=config | {"adaptive": False})
+    outputs = run(engine, prompts, params)
+    assert texts(outputs) == texts(plain)
+    guided = [o for o, one in zip(outputs, params, strict=True) if one.grammar is not None]
+    drafted = sum(o.num_drafted_tokens for o in guided)
+    assert sum(o.num_accepted_tokens for o in guided) > 0.1 * drafted > 0
+
+
+@slow
 def test_a_text_does_not_depend_on_its_company(make):
     prompts, params = requests()
     together = texts(run(make("mtp"), prompts, params))

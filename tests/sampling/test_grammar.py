@@ -1,6 +1,7 @@
 """`Grammar` and `Guidance`: what a request may ask for, and what is refused with its reason."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -102,6 +103,49 @@ def test_schemas_without_end_are_refused(guidance, levels):
             guidance.check(Grammar("json_schema", value))
 
 
+def doubling(levels: int) -> dict:
+    """A schema whose references unfold to twice as many at each level."""
+    found = {f"a{i}": {"allOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(levels)}
+    return {"$defs": {**found, f"a{levels}": {"type": "string"}}, "$ref": "#/$defs/a0"}
+
+
+def chain(levels: int) -> dict:
+    """Patterns that meet by references."""
+    found = {f"a{i}": {"pattern": f"a{i}", "$ref": f"#/$defs/a{i + 1}"} for i in range(levels - 1)}
+    return {"$defs": {**found, f"a{levels - 1}": {"pattern": "b"}}, "$ref": "#/$defs/a0"}
+
+
+ENDLESS = {
+    "patterns of allOf": {"allOf": [{"type": "string", "pattern": f"a{i}"} for i in range(32)]},
+    "patterns by reference": chain(32),
+    "alternatives of alternatives": {"allOf": [{"anyOf": [{"minimum": i} for i in range(9)]}] * 9},
+    "references that double": doubling(40),
+    "many properties": {"properties": {f"p{i}": {} for i in range(4000)}},
+    "deep inside": {"properties": {"a": {"items": {"allOf": [{"format": "date"}] * 7}}}},
+}
+
+
+@pytest.mark.parametrize("schema", ENDLESS.values(), ids=ENDLESS.keys())
+def test_schemas_that_would_compile_forever_are_refused(schema):
+    with pytest.raises(
+        RequestError, match=r"^grammar\.value is .*: too many .*; give at most \d+$"
+    ):
+        Grammar("json_schema", schema)
+
+
+def test_schemas_of_usual_sizes_are_not(guidance):
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+    for schema in (
+        {"$defs": {"node": node}, "$ref": "#/$defs/node"},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        doubling(6),
+        {"properties": {f"p{i}": {"type": "string", "pattern": f"^a{i}$"} for i in range(100)}},
+        {"anyOf": [{"type": "object", "properties": {f"p{i}": {}}} for i in range(100)]},
+        {"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "b$"}]},
+    ):
+        guidance.check(Grammar("json_schema", schema))
+
+
 def test_grammars_have_a_longest():
     for kind, value in (
         ("regex", "a" * (LONGEST_GRAMMAR + 1)),
@@ -131,6 +175,18 @@ def test_compiled_grammars_are_few(guidance):
     assert len(guidance._compiled) == MOST_COMPILED
     again = guidance.guide(Grammar("choice", ["first"]))
     assert first.mask().tolist() == again.mask().tolist()
+
+
+def test_threads_may_ask_at_once(guidance):
+    """Of more grammars than are kept, so that some are pushed out meanwhile."""
+
+    def ask(i: int) -> bool:
+        guide = guidance.guide(Grammar("choice", [f"t{i * 7 % (2 * MOST_COMPILED)}"]))
+        return guide.mask().any() and not guide.ended
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(1000)))
+    assert len(guidance._compiled) == MOST_COMPILED
 
 
 def test_a_model_without_a_tokenizer_refuses_grammars():

@@ -20,9 +20,11 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = _guarded(
-            path, lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        )
+        new = not path.exists()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._fd = _guarded(path, lambda: os.open(path, flags, 0o666))
+        if new:
+            sync_folder(path)
         self._size = os.fstat(self._fd).st_size
 
     @property

@@ -64,12 +64,15 @@ class BatchCounts:
         lines = [
             f"{self.before + self.done} of {self.total} requests done"
             + (f", {self.before} of them by earlier runs" if self.before else "")
-            + (f", {self.failed} failed" if self.failed else ""),
-            f"{self.generated_tokens:,} tokens generated in {self.seconds:.1f} s, "
-            f"{self.tokens_per_second:,.1f} tokens/s",
-            f"prefill: {self.cached_tokens:,} of {self.prompt_tokens:,} prompt tokens "
-            f"({self.hit_share:.0%}) came from the prefix cache and were not computed",
+            + (f", {self.failed} failed" if self.failed else "")
         ]
+        if self.done:
+            lines += [
+                f"{self.generated_tokens:,} tokens generated in {self.seconds:.1f} s, "
+                f"{self.tokens_per_second:,.1f} tokens/s",
+                f"prefill: {self.cached_tokens:,} of {self.prompt_tokens:,} prompt tokens "
+                f"({self.hit_share:.0%}) came from the prefix cache and were not computed",
+            ]
         if self.acceptance is not None:
             lines.append(
                 f"drafts: {self.accepted_tokens:,} of {self.drafted_tokens:,} accepted "

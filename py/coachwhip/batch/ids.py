@@ -44,8 +44,8 @@ class IdList:
         return theirs[at] == mine
 
     def _words(self) -> np.ndarray:
-        return np.frombuffer(bytes(self._digests), _WORDS)
+        return np.frombuffer(self._digests, _WORDS)
 
     def _keys(self) -> np.ndarray:
         # Fixed-width bytes sort and compare as they are; trailing zeros do not make two equal.
-        return np.frombuffer(bytes(self._digests), f"S{DIGEST_BYTES}")
+        return np.frombuffer(self._digests, f"S{DIGEST_BYTES}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,8 @@ from ..errors import BatchError
 from .appending import AppendedFile
 
 FORMAT = 1
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of file systems that have no locks."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Origin:
 class Journal:
     """A journal: a first line with the origin, then `custom_id` and digest of each finished line.
 
-    It is locked while it is open, so that no two runs write one output.
+    It is locked while it is open, so that no two runs write one output; a file system without locks
+    leaves that to the user.
 
     Args:
         path: The file; it is created when it is not there.
@@ -44,8 +48,12 @@ class Journal:
         self._file = AppendedFile(path)
         try:
             fcntl.flock(self._file.fileno, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
             self._file.close()
+            if error.errno != errno.EWOULDBLOCK:
+                raise
             raise BatchError(
                 path, "another run is writing this output", "wait for it or give another output"
             ) from None

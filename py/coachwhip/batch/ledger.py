@@ -33,6 +33,9 @@ class Ledger:
         origin: What the output belongs to.
         source: The input, read again only to say which of its lines changed.
 
+    `done` are the ids of lines that were there when it was opened, `num_failed` counts all failed
+    ones.
+
     Raises:
         BatchError: The output belongs to another input or model or to no batch at all, or another
             run is writing it. Nothing was changed.
@@ -124,9 +127,7 @@ class Ledger:
             self._output = AppendedFile(self._paths.partial)
         self._journal.add((line.custom_id, line.body_digest) for line in finished)
         self._output.append(b"".join(line.record for line in finished))
-        for line in finished:
-            self.done.add(line.custom_id)
-            self.num_failed += has_failed(line.record)
+        self.num_failed += sum(has_failed(line.record) for line in finished)
 
     def complete(self) -> None:
         """Gives the output its name, and writes the error file if any line failed.

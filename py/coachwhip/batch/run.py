@@ -75,10 +75,10 @@ class BatchRun:
                     self._step()
                 while self._live:
                     self._step()
-            finally:
+            except Exception:
                 for request_id in list(self._live):
                     self._engine.abort(request_id)
-                self._next.cancel()
+                raise
 
     def _fill(self, pool: ThreadPoolExecutor) -> None:
         """Starts as many texts as there is room for, unless they had better wait."""

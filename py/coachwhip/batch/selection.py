@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from ..errors import BatchError
+from ..errors import RequestError
 
 _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 
@@ -15,14 +15,14 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     """Returns (i, n) of `i/n`, (1, 1) for None.
 
     Raises:
-        BatchError: It is no such text, or i is not from 1 to n.
+        RequestError: It is no such text, or i is not from 1 to n.
     """
     if text is None:
         return 1, 1
     found = _SHARD.fullmatch(text)
     i, n = map(int, found.groups()) if found else (0, 0)
     if not 1 <= i <= n:
-        raise BatchError("--shard", f"is {text}", "give i/n with i from 1 to n, such as 1/4")
+        raise RequestError("--shard", text, "give i/n with i from 1 to n, such as 1/4")
     return i, n
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from ..errors import MOST_LISTED, BatchError, RequestError, shown
 from ..openai import ApiError, Frontend
-from ..openai.translate import sampling_params
+from ..openai.translate import check_rest, sampling_params
 from .ids import IdList
 from .input_file import BatchInput
 from .line import BatchLine, LineError, parse_line
@@ -86,6 +86,7 @@ def _check_body(line: BatchLine, frontend: Frontend) -> None:
     try:
         frontend.served_name(line.body.model)
         sampling_params(line.body, frontend)
+        check_rest(line.body, frontend)
     except (ApiError, RequestError) as error:
         raise LineError(f"body: {error}") from None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import ConfigError
 from .engine_flags import engine_flags
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 FAILED_LINES = 3
 """Exit code of a batch that is complete, with requests that failed."""
+RUNNING = 32
+"""Default `max_num_seqs` of a batch, where that many fit: nobody waits for a single text."""
 _SEATS = 2
 """Default texts in flight for each that runs, so that one waits where one ends."""
 
@@ -34,7 +38,8 @@ _SEATS = 2
 @click.option(
     "--max-inflight",
     type=click.IntRange(min=1),
-    help="Most texts in the engine at a time; default twice max_num_seqs.",
+    help="Most texts in the engine at a time; default twice max_num_seqs, which is "
+    f"{RUNNING} here where that many fit.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Run the first N requests only.")
 @click.option("--shard", metavar="I/N", help="Run the I-th of N parts of the input, from 1.")
@@ -86,7 +91,15 @@ def batch(
 
     try:
         settings = options_from({**options, "model": model}, given="command line")
-        engine = Engine(settings, progress_to_stderr, _warn, prepare)
+        wide = settings
+        if not settings.is_given("max_num_seqs"):
+            wide = replace(settings, max_num_seqs=RUNNING)
+        try:
+            engine = Engine(wide, progress_to_stderr, _warn, prepare)
+        except ConfigError:
+            if wide is settings or prepared is not None:
+                raise
+            engine = Engine(settings, progress_to_stderr, _warn, prepare)
         ended = _run(engine, prepared, max_inflight)
     except _Complete:
         prepared.ledger.complete()

@@ -47,6 +47,7 @@ def _command(name: str, summary: str, default: tuple[str, ...] = ()) -> click.Co
 bench.add_command(_command("kernels", "Measure one kernel or all", ("all",)))
 bench.add_command(_command("engine", "Measure what the cache saves and the host costs"))
 bench.add_command(_command("serve", "Measure what clients of an endpoint wait for"))
+bench.add_command(_command("batch", "Measure a batch whose requests share prefixes"))
 
 
 def _find_benchmarks() -> None:

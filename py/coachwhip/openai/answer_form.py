@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..sampling.grammar import Grammar
 from ..sampling.guidance import JSON_LAYOUT
+from ..sampling.schema_limits import check_schema
 from .argument_types import STRING, ArgumentTypes
 from .bodies import ChatBody, CompletionBody
 from .reasoning import CLOSE
@@ -96,6 +97,7 @@ class _Lark:
     def json(self, schema: str, **more: object) -> str:
         """Returns a rule's right side for JSON of a schema."""
         wanted = json.loads(schema)
+        check_schema(wanted)
         layout = {**JSON_LAYOUT, **more, **(wanted.get("x-guidance") or {})}
         return f"%json {json.dumps({**wanted, 'x-guidance': layout}, ensure_ascii=False)}"
 

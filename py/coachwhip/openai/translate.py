@@ -55,7 +55,7 @@ def translate(
         params = sampling_params(body, frontend, default_seed, prompts[0][0])
         for _, token_ids in prompts:
             frontend.check(token_ids, params, "messages" if _is_chat(body) else "prompt")
-        _check_rest(body, frontend)
+        check_rest(body, frontend)
     except RequestError as error:
         raise ApiError.of(error) from None
     requests, echoes = [], []
@@ -158,8 +158,12 @@ def _prompts(
     ]
 
 
-def _check_rest(body: CompletionBody | ChatBody, frontend: Frontend) -> None:
-    """Checks the arguments of `Engine.add_request` that are no sampling parameters."""
+def check_rest(body: CompletionBody | ChatBody, frontend: Frontend) -> None:
+    """Checks the arguments of `Engine.add_request` that are no sampling parameters.
+
+    Raises:
+        RequestError: One of them cannot be served.
+    """
     if body.priority and frontend.config.scheduling_policy != "priority":
         raise RequestError(
             "priority", body.priority, "the engine was started without scheduling_policy = priority"

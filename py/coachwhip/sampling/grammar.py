@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RequestError
+from .schema_limits import check_schema
 
 KINDS = ("json_object", "json_schema", "regex", "lark", "choice")
 """What a grammar may be given as."""
@@ -66,6 +67,8 @@ class Grammar:
             return "{}"
         if not isinstance(schema, Mapping):
             raise self._wrong(hint)
+        if len(text) <= LONGEST_GRAMMAR:
+            check_schema(schema)
         return text
 
     def _regex(self, value: object) -> str:

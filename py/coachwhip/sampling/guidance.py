@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError
@@ -25,7 +26,7 @@ class Guidance:
     """The grammars of a model's requests.
 
     The tokenizer is converted when the first grammar comes, which takes about a second for 130,000
-    tokens.
+    tokens. Any thread may ask; the interpreter's lock is free while a grammar compiles.
 
     Args:
         tokenizer: The model's; None without one.
@@ -48,6 +49,7 @@ class Guidance:
         self._eos = [token for token in eos_token_ids if token < vocab]
         self._converted: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = Lock()
 
     def check(self, grammar: Grammar) -> None:
         """Raises RequestError unless the model can be made to follow a grammar."""
@@ -81,13 +83,16 @@ class Guidance:
 
     def _matcher(self, grammar: Grammar) -> LLMatcher:
         """Returns the compiled grammar, in its first state."""
-        found = self._compiled.get(grammar)
-        if found is None:
-            found = self._compile(grammar)
+        with self._lock:
+            found = self._compiled.get(grammar)
+            if found is not None:
+                self._compiled.move_to_end(grammar)
+                return found
+        found = self._compile(grammar)
+        with self._lock:
             self._compiled[grammar] = found
             if len(self._compiled) > MOST_COMPILED:
                 self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
         return found
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
