@@ -17,7 +17,7 @@ export MODULAR_TELEMETRY_ENABLED ?= 0
 export MODULAR_CRASH_REPORTING_ENABLED ?= 0
 
 BENCHMARKS := bench-conv1d bench-ssm-scan bench-gated-rms-norm bench-attention bench-linear bench-moe bench-sample \
-              bench-copy bench-engine bench-serve bench-batch
+              bench-copy bench-engine bench-batch bench-serve
 
 .PHONY: run generate serve test lint bench bench-kernels $(BENCHMARKS) clean
 .DELETE_ON_ERROR:

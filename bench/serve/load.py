@@ -23,7 +23,7 @@ class Sizes:
     """Words, tokens and requests of a load."""
 
     clients: tuple[int, ...] = (1, 8, 32)
-    requests: int = 4
+    requests: int = 2
     """Of each client, one after the other."""
     shared_words: int = 384
     own_words: int = 24

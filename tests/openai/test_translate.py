@@ -139,7 +139,6 @@ def test_a_conversation_goes_through_the_template(frontend):
         (COMPLETIONS_URL, {"logprobs": 50}, "logprobs", "logprobs is 50"),
         (COMPLETIONS_URL, {"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
         (COMPLETIONS_URL, {"prompt": [999999]}, "prompt", "prompt_token_ids[0] is 999999"),
-        (COMPLETIONS_URL, {"echo": True, "logprobs": 1}, "logprobs", "echo"),
         (COMPLETIONS_URL, {"priority": 3}, "priority", "priority is 3"),
         (COMPLETIONS_URL, {"cache_salt": ""}, "cache_salt", "non-empty"),
         (COMPLETIONS_URL, {"stop": ["a"] * 5}, "stop", "up to 4"),
@@ -268,7 +267,7 @@ def test_chunks_add_up_to_the_whole(frontend):
         choice.chunk("", [i], [lp]) for i, lp in zip(made.token_ids, made.logprobs, strict=True)
     ]
     offsets = [at for part in parts for at in part["logprobs"]["text_offset"]]
-    assert offsets == job.choice(0).whole(made)["logprobs"]["text_offset"]
+    assert offsets == job.choice(0).whole(output)["logprobs"]["text_offset"]
 
 
 def test_a_text_that_failed_is_an_error_not_a_response(frontend):
@@ -279,3 +278,19 @@ def test_a_text_that_failed_is_an_error_not_a_response(frontend):
         job.response(outputs)
     assert caught.value.status == 500 and "logits are not finite" in caught.value.message
     assert caught.value.body()["error"]["type"] == "server_error"
+
+
+def test_echo_with_logprobs_scores_the_prompt_too(frontend):
+    job = job_of(frontend, echo=True, logprobs=1, max_tokens=0)
+    params = job.requests[0].params
+    assert (params.max_tokens, params.prompt_logprobs) == (0, 1)
+    (output,) = finished(job, [""])
+    ids = job.requests[0].prompt_token_ids
+    output.prompt_logprobs = [None, *({token: -1.5} for token in ids[1:])]
+    choice = job.response([output])["choices"][0]
+    assert choice["text"] == "We have"
+    assert choice["logprobs"]["token_logprobs"] == [None, *[-1.5] * (len(ids) - 1)]
+    assert choice["logprobs"]["text_offset"][:2] == [0, 0]
+    assert job.choice(0).opening() is None
+    assert job.choice(0).prompt(output) == choice | {"finish_reason": None}
+    assert job_of(frontend, CHAT_URL, logprobs=True).requests[0].params.prompt_logprobs is None

@@ -48,6 +48,11 @@ def test_carries_all_code(wheel: Path, checkout: Path) -> None:
     assert {f"coachwhip/_mojo_kernels/{name}" for name in kernels} <= names
 
 
+def test_carries_the_page_of_the_endpoint(wheel: Path) -> None:
+    wanted = {f"coachwhip/serve/page/{name}" for name in ("index.html", "page.css", "page.js")}
+    assert wanted <= names_in(wheel)
+
+
 def test_carries_the_small_model(wheel: Path) -> None:
     wanted = ("config.json", "model.safetensors", "tokenizer.json")
     assert {f"coachwhip/_models/small/{name}" for name in wanted} <= names_in(wheel)

@@ -148,8 +148,8 @@ def test_a_failed_step_ends_its_requests_and_the_engine_goes_on(engine, capsys) 
     assert "a step failed: no memory" in capsys.readouterr().err
 
 
-def test_a_failed_step_that_ends_nothing_ends_the_process(engine) -> None:
-    engine.fails_at = {2: False}
+def test_steps_that_fail_and_end_nothing_end_the_process(engine) -> None:
+    engine.fails_at = dict.fromkeys(range(2, 50), False)
     side = Side(engine)
     side.send(Add("a", [1], SamplingParams(max_tokens=50)))
     side._thread.join(20)

@@ -10,6 +10,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coachwhip.cache.stats import MISS_REASONS
 from tests.serve.conftest import POOLS
 from tests.serve.server import Server
 from tests.serve.streams import open_request, stream
@@ -191,7 +192,7 @@ def test_metrics_count_what_was_served(server: Server) -> None:
     info = [name for name in after if name.startswith("vllm:cache_config_info{block_size=16")]
     assert len(info) == 1
     reasons = {name for name in after if name.startswith("coachwhip_prefix_miss_total{reason=")}
-    assert len(reasons) == 5
+    assert len(reasons) == len(MISS_REASONS)
 
 
 def test_the_status_shows_the_prefix_tree(server: Server) -> None:

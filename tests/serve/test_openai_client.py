@@ -133,6 +133,32 @@ def test_echo_puts_the_prompt_before_the_text(client: openai.OpenAI) -> None:
     assert "".join(c.choices[0].text for c in streamed) == PROMPT + text
 
 
+def test_echo_scores_the_prompt(client: openai.OpenAI) -> None:
+    more = {"model": "small", "prompt": PROMPT, "logprobs": 2, "temperature": 0}
+    text = client.completions.create(**more, max_tokens=5).choices[0]
+    # Unchecked: the type has no null among log probabilities, which the first token has.
+    whole = client.completions.create(**more, max_tokens=5, echo=True).choices[0]
+    assert whole.text == PROMPT + text.text
+    scores = whole.logprobs
+    assert scores.token_logprobs[0] is None and scores.tokens[-5:] == text.logprobs.tokens
+    assert scores.token_logprobs[-5:] == text.logprobs.token_logprobs
+    assert len(scores.tokens) == len(scores.top_logprobs) == len(scores.token_logprobs)
+    assert all(
+        whole.text[at:].startswith(token) or token == "<s>"
+        for token, at in zip(scores.tokens, scores.text_offset, strict=True)
+    )
+    # What evaluation harnesses ask for: the prompt's own, and no text.
+    alone = client.completions.create(**more, max_tokens=0, echo=True).choices[0]
+    assert alone.text == PROMPT and alone.finish_reason == "length"
+    assert alone.logprobs.token_logprobs == scores.token_logprobs[:-5]
+    streamed = list(client.completions.create(**more, max_tokens=5, echo=True, stream=True))
+    choices = [chunk.choices[0] for chunk in streamed]
+    assert choices[0].text == PROMPT and "".join(c.text for c in choices) == whole.text
+    for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+        pieces = [part for c in choices for part in getattr(c.logprobs, name)]
+        assert pieces == getattr(scores, name)
+
+
 def test_a_prompt_that_comes_again_is_cached_but_for_other_salts(client: openai.OpenAI) -> None:
     def cached(salt: str | None) -> int:
         found = client.completions.create(

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.serve.server import Server
 
-PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 SOME_TEXT, SOME_WIDTH = re.compile(r"\S"), re.compile(r"width: (?!0%)[0-9.]+%")
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 

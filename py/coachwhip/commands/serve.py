@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from ..serve.serve_options import LOOPBACKS
 from .engine_flags import engine_flags
 from .serve_flags import serve_flags, take_serve_options
 
@@ -34,11 +33,6 @@ def serve(model: str | None, model_flag: str | None, debug: bool, **flags) -> No
     from ..serve.frontend import make_frontend
     from ..serve.server import serve as run
 
-    if endpoint.host not in (None, *LOOPBACKS) and not endpoint.api_keys:
-        _warn(
-            f"whoever reaches {endpoint.host} can use this server; COACHWHIP_API_KEY lets only "
-            "those in who have a key"
-        )
     options = options_from({**flags, "model": model_flag or model}, given="command line")
     frontend, engine_options = make_frontend(options, endpoint.served_model_names, _warn)
     try:

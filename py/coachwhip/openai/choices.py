@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..outputs import CompletionOutput, RequestOutput
+from ..outputs import RequestOutput
 from .api_error import ApiError
 from .assistant_text import AssistantText
 from .token_logprobs import ChatLogprobs, CompletionLogprobs
@@ -30,11 +30,18 @@ class CompletionChoice:
         self._index, self._echo = index, echo
         self._logprobs = None
         if num_logprobs is not None:
-            self._logprobs = CompletionLogprobs(token_text, num_logprobs, len(echo))
+            self._logprobs = CompletionLogprobs(token_text, num_logprobs)
 
     def opening(self) -> dict | None:
-        """Returns the choice of a stream's first chunk, before any token; None: there is none."""
-        return self.chunk(self._echo, [], []) if self._echo else None
+        """Returns the choice of a stream's first chunk, before any token; None: there is none.
+
+        An echoed prompt with log probabilities is no opening: it waits for them, see `prompt`.
+        """
+        return self.chunk(self._echo, [], None) if self._echo and not self._logprobs else None
+
+    def prompt(self, output: RequestOutput) -> dict:
+        """Returns the choice of a stream's first chunk with an echoed prompt and its logprobs."""
+        return self.chunk(self._echo, output.prompt_token_ids, output.prompt_logprobs)
 
     def chunk(
         self,
@@ -58,10 +65,15 @@ class CompletionChoice:
             "finish_reason": finish_reason,
         }
 
-    def whole(self, output: CompletionOutput) -> dict:
+    def whole(self, output: RequestOutput) -> dict:
         """Returns the choice of a response that is not streamed."""
+        completion = output.outputs[0]
+        token_ids, logprobs = completion.token_ids, completion.logprobs
+        if output.prompt_logprobs is not None:
+            token_ids = [*output.prompt_token_ids, *token_ids]
+            logprobs = [*output.prompt_logprobs, *logprobs]
         return self.chunk(
-            self._echo + output.text, output.token_ids, output.logprobs, output.finish_reason
+            self._echo + completion.text, token_ids, logprobs, completion.finish_reason
         )
 
 
@@ -104,11 +116,12 @@ class ChatChoice:
         delta = self._text.feed(text, last=finish_reason is not None)
         return self._choice("delta", delta, found, self._text.finish_reason(finish_reason))
 
-    def whole(self, output: CompletionOutput) -> dict:
+    def whole(self, output: RequestOutput) -> dict:
         """Returns the choice of a response that is not streamed."""
-        found = self._logprobs and self._logprobs.take(output.token_ids, output.logprobs)
-        message = self._text.message(output.text)
-        reason = self._text.finish_reason(output.finish_reason)
+        completion = output.outputs[0]
+        found = self._logprobs and self._logprobs.take(completion.token_ids, completion.logprobs)
+        message = self._text.message(completion.text)
+        reason = self._text.finish_reason(completion.finish_reason)
         return self._choice("message", message, found, reason)
 
     def _choice(self, kind: str, content: dict, logprobs: dict | None, reason: str | None) -> dict:

@@ -73,7 +73,7 @@ class Job:
         """
         for output in outputs:
             check_finished(output)
-        choices = [self.choice(i).whole(o.outputs[0]) for i, o in enumerate(outputs)]
+        choices = [self.choice(i).whole(o) for i, o in enumerate(outputs)]
         return {**self._head(stream=False), "choices": choices, "usage": self.usage(outputs)}
 
     def chunk(self, choices: list[dict], usage: dict | None = None) -> dict[str, object]:

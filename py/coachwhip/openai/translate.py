@@ -101,9 +101,6 @@ def sampling_params(
             limit = body.max_tokens
         name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     else:
-        if body.echo and body.logprobs is not None:
-            # The prompt's own log probabilities would come from the engine here.
-            raise RequestError("logprobs", body.logprobs, "it is not supported with echo: true")
         name, limit = "max_tokens", body.max_tokens
         if limit is None:
             # A text that must be longer than the default is not cut at it.
@@ -112,7 +109,11 @@ def sampling_params(
     values = {**frontend.sampling_defaults(), "seed": default_seed, **given}
     try:
         return SamplingParams(
-            **values, max_tokens=limit, logprobs=body.num_logprobs, grammar=grammar
+            **values,
+            max_tokens=limit,
+            logprobs=body.num_logprobs,
+            prompt_logprobs=body.num_logprobs if not _is_chat(body) and body.echo else None,
+            grammar=grammar,
         )
     except RequestError as error:
         renamed = {"max_tokens": name, "logprobs": "top_logprobs" if _is_chat(body) else "logprobs"}

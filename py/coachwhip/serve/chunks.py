@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from ..openai import Job
@@ -18,6 +18,7 @@ class _Cursor:
 
     characters: int = 0
     tokens: int = 0
+    has_prompt: bool = False
     ended: bool = False
 
 
@@ -37,8 +38,7 @@ async def chunks(running: RunningJob) -> AsyncIterator[bytes]:
     while not all(cursor.ended for cursor in cursors):
         await running.grown()
         for choice, cursor, output in zip(choices, cursors, running.outputs, strict=True):
-            new = _new(choice, cursor, output, bool(job.body.num_logprobs is not None))
-            if new is not None:
+            for new in _new(choice, cursor, output):
                 yield _chunk(job, running, new)
     options = job.body.stream_options
     if options is not None and options.include_usage:
@@ -46,18 +46,30 @@ async def chunks(running: RunningJob) -> AsyncIterator[bytes]:
     yield DONE
 
 
-def _new(choice, cursor: _Cursor, output: RequestOutput, with_logprobs: bool) -> dict | None:
-    """Returns the choice of a text's next chunk, or None if there is nothing to say."""
-    completion = output.outputs[0]
+def _new(choice, cursor: _Cursor, output: RequestOutput) -> Iterator[dict]:
+    """Yields the choices of a text's next chunks, none if there is nothing to say."""
+    if cursor.ended:
+        return
+    scores, completion = output.prompt_logprobs, output.outputs[0]
+    if scores is not None and not cursor.has_prompt:
+        if len(scores) < len(output.prompt_token_ids):
+            return  # the prompt comes first, as a whole
+        cursor.has_prompt = True
+        yield choice.prompt(output)
     text = completion.text[cursor.characters :]
     token_ids = completion.token_ids[cursor.tokens :]
-    if cursor.ended or not (text or output.finished or (with_logprobs and token_ids)):
-        return None
-    logprobs = completion.logprobs[cursor.tokens :] if with_logprobs else None
+    logprobs = completion.logprobs
+    if not (text or output.finished or (logprobs is not None and token_ids)):
+        return
+    new = None if logprobs is None else logprobs[cursor.tokens :]
     cursor.characters, cursor.tokens = len(completion.text), len(completion.token_ids)
     cursor.ended = output.finished
-    reason = completion.finish_reason if output.finished else None
-    return choice.chunk(text, token_ids, logprobs, reason)
+    found = choice.chunk(
+        text, token_ids, new, completion.finish_reason if output.finished else None
+    )
+    # A delta is empty while it is open what a piece of text is: a call, say.
+    if found.get("delta") != {} or found["logprobs"] or found["finish_reason"]:
+        yield found
 
 
 def _chunk(job: Job, running: RunningJob, choice: dict) -> bytes:

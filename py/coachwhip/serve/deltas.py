@@ -21,8 +21,7 @@ class OutputDeltas:
 
     def __init__(self, output: RequestOutput, stops: Sequence[str]) -> None:
         self.output, self._stops = output, tuple(stops)
-        self._characters = self._tokens = self._logprobs = 0
-        self._prompt_logprobs_sent = False
+        self._characters = self._tokens = self._logprobs = self._prompt_logprobs = 0
 
     def take(self) -> Update:
         """Returns what is new, and counts it as sent."""
@@ -35,14 +34,13 @@ class OutputDeltas:
             completion.text[self._characters : end],
             completion.token_ids[self._tokens :],
             None if completion.logprobs is None else completion.logprobs[self._logprobs :],
+            None
+            if output.prompt_logprobs is None
+            else output.prompt_logprobs[self._prompt_logprobs :],
             num_cached_tokens=output.num_cached_tokens,
             num_drafted_tokens=output.num_drafted_tokens,
             num_accepted_tokens=output.num_accepted_tokens,
         )
-        prompt_logprobs = getattr(output, "prompt_logprobs", None)
-        if prompt_logprobs is not None and not self._prompt_logprobs_sent:
-            update.prompt_logprobs = list(prompt_logprobs)
-            self._prompt_logprobs_sent = True
         if output.finished:
             update.finish_reason = completion.finish_reason
             update.stop_reason = completion.stop_reason
@@ -50,6 +48,7 @@ class OutputDeltas:
             update.error = output.error
         self._characters, self._tokens = end, len(completion.token_ids)
         self._logprobs = len(completion.logprobs or ())
+        self._prompt_logprobs = len(output.prompt_logprobs or ())
         return update
 
 

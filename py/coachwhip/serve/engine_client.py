@@ -107,7 +107,7 @@ class EngineClient:
                 self._fail_all(
                     EngineGone(f"{reason} while this request was running; send it again")
                 )
-                if self._failed is not None and not self.num_restarts:
+                if self._failed is not None and not (self.num_restarts or lived):
                     raise GaveUp(self._failed.message, self._failed.exit_code)
                 if quick >= MOST_QUICK:
                     raise GaveUp(

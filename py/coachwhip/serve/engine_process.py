@@ -14,6 +14,8 @@ from .engine_link import EngineLink, PeerGone
 from .messages import Abort, Add, Done, Failed, Look, Ready, Refused, ResetCache, Seen, Updates
 
 USER_FAULT, RUN_FAULT = 2, 1
+MOST_FRUITLESS = 3
+"""Failed steps that ended no request, after which the process gives up."""
 
 
 class EngineServer:
@@ -27,6 +29,7 @@ class EngineServer:
     def __init__(self, engine, link: EngineLink) -> None:
         self._engine, self._link = engine, link
         self._deltas: dict[str, OutputDeltas] = {}
+        self._fruitless = 0
         self._changed: dict[str, None] = {}  # requests with something to send, in order
 
     def run(self) -> None:
@@ -52,7 +55,8 @@ class EngineServer:
         except Exception as error:
             # The requests of the step have ended with this error; those that wait go on.
             outputs = [d.output for d in self._deltas.values() if d.output.finished]
-            if not outputs:
+            self._fruitless = 0 if outputs else self._fruitless + 1
+            if self._fruitless == MOST_FRUITLESS:
                 raise
             print(f"coachwhip: a step failed: {_said(error)}", file=sys.stderr, flush=True)
         for output in outputs:

@@ -18,6 +18,8 @@ from .service import Service
 
 LARGE_BODY = 64 * 1024
 """Bytes from which a body is translated on another thread: others go on meanwhile."""
+SLOW_FIELDS = (b'"response_format"', b'"tools"')
+"""What may become a grammar, whose compilation may take long: the same."""
 UNREAD_S = 10.0
 """Seconds that a client has to read the last events after its deadline."""
 _MOST_HEADER = 400
@@ -36,10 +38,10 @@ async def generate(request: Request, url: str) -> Response:
     """
     service: Service = request.app.state.service
     async with service.bodies.read(request) as raw:
-        if len(raw) < LARGE_BODY:
-            job = _translated(raw, url, service)
-        else:
+        if len(raw) >= LARGE_BODY or any(field in raw for field in SLOW_FIELDS):
             job = await asyncio.to_thread(_translated, raw, url, service)
+        else:
+            job = _translated(raw, url, service)
         del raw
     limit = _time_limit(job, service.options.request_timeout)
     running = service.start(job)

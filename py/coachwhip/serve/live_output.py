@@ -31,6 +31,7 @@ class LiveOutput:
             request.prompt_token_ids,
             [CompletionOutput(0, "", [], logprobs=logprobs)],
             finished=False,
+            prompt_logprobs=None if request.params.prompt_logprobs is None else [],
         )
         self.failure: Exception | None = None
         """Why nothing more will come, where that is not the end of the text."""
@@ -52,8 +53,8 @@ class LiveOutput:
         completion.token_ids += update.token_ids
         if completion.logprobs is not None:
             completion.logprobs += update.logprobs or ()
-        if update.prompt_logprobs is not None:
-            output.prompt_logprobs = update.prompt_logprobs
+        if output.prompt_logprobs is not None:
+            output.prompt_logprobs += update.prompt_logprobs or ()
         output.num_cached_tokens = update.num_cached_tokens
         output.num_drafted_tokens = update.num_drafted_tokens
         output.num_accepted_tokens = update.num_accepted_tokens

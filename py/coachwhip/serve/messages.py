@@ -63,7 +63,6 @@ class Update(msgspec.Struct, omit_defaults=True):
     token_ids: list[int] = []
     logprobs: list[dict[int, float]] | None = None
     prompt_logprobs: list[dict[int, float] | None] | None = None
-    """Those of all prompt tokens, once."""
     num_cached_tokens: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0

@@ -18,9 +18,10 @@ from .app import make_app
 from .engine_client import EngineClient, EngineState
 from .http_protocol import MOST_HEADER_BYTES, HttpProtocol
 from .request_record import JsonLines, TextLines
-from .serve_options import ServeOptions
+from .serve_options import LOOPBACKS, ServeOptions
 from .service import Service
 
+_log = logging.getLogger("coachwhip.serve")
 CLOSE_S = 1.0
 """Seconds in which responses are completed once their texts have ended."""
 INTERRUPTED = 130
@@ -80,6 +81,12 @@ async def serve(
     """
     _set_up_logs(options.log_format)
     listener = listen(options)
+    if options.address not in LOOPBACKS and not options.api_keys:
+        _log.warning(
+            "whoever reaches %s can use this server; COACHWHIP_API_KEY lets only those in who have "
+            "a key",
+            options.address,
+        )
     client = EngineClient(engine_options, _say)
     service = Service(frontend, client, options)
     server = _Uvicorn(
@@ -143,7 +150,7 @@ def _url(listener: socket.socket) -> str:
 
 
 def _say(line: str) -> None:
-    logging.getLogger("coachwhip.serve").info(line)
+    _log.info(line)
 
 
 def _set_up_logs(log_format: str) -> None:
