@@ -53,6 +53,12 @@ def deep(levels: int) -> bytes:
         (b'{"prompt": "a", "max_tokens": 1e3}', "max_tokens"),
         (b'{"prompt": "a", "max_tokens": 9' + b"9" * 5000 + b"}", None),
         (b'{"prompt": "a", "seed": 99999999999999999999999999}', "seed"),
+        (b'{"prompt": "a", "max_tokens": 1180591620717411303424}', "max_tokens"),
+        (b'{"prompt": "a", "timeout": 1' + b"0" * 400 + b"}", "timeout"),
+        (b'{"prompt": "a", "temperature": 1' + b"0" * 400 + b"}", "temperature"),
+        (b'{"prompt": "a", "stop_token_ids": [1180591620717411303424]}', "stop_token_ids"),
+        (b'{"prompt": "a", "logit_bias": {"5": 1' + b"0" * 400 + b"}}", "logit_bias"),
+        (b'{"prompt": "a", "logit_bias": {"' + b"1" * 5000 + b'": 1}}', "logit_bias"),
         (b'{"prompt": "a"} trailing', None),
         (deep(100_000), None),
         (deep(150), None),
@@ -82,6 +88,23 @@ def test_wrong_completions(server: Server, body: bytes, param: str | None) -> No
     assert error["type"] == "invalid_request_error"
     if param is not None:
         assert error["param"].startswith(param)
+
+
+def test_numbers_beyond_all_limits_leave_nothing_behind(server: Server) -> None:
+    for stream in (False, True):
+        for field in ("max_tokens", "min_tokens", "timeout", "top_k", "temperature"):
+            refused(server, {"prompt": "a", "n": 2, "stream": stream, field: 10**400})
+    metrics = server.request("GET", "/metrics")[2].decode()
+    assert f'coachwhip_requests_unfinished{{model_name="{server.model}"}} 0.0' in metrics
+
+
+@pytest.mark.parametrize("names", [[" x"], ["x "], ["\t"], ["a" * 398, "b"], ["é\r\n\x7f"]])
+def test_names_that_no_header_can_hold(server: Server, names: list[str]) -> None:
+    for stream in (False, True):
+        body = {"prompt": "a", "max_tokens": 1, "stream": stream, **dict.fromkeys(names, 1)}
+        status, headers, _ = server.request("POST", COMPLETIONS, body)
+        assert status == 200
+        assert headers["x-ignored-fields"] in json.dumps(", ".join(names))
 
 
 @pytest.mark.parametrize(
@@ -205,6 +228,7 @@ def test_tokenizing(server: Server) -> None:
         ("/detokenize", {"tokens": [-1]}),
         ("/detokenize", {"tokens": [2**70]}),
         ("/detokenize", {"tokens": [3072]}),
+        ("/detokenize", {"tokens": [10**4000]}),
     ):
         refused(server, body, path)
     text = "These United States — «peace» 🙂"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from .fields import Body, Count, Number, Prompt, Texts, wrong, wrong_field
+from .fields import Bias, Body, Count, Number, Prompt, Texts, wrong, wrong_field
 from .messages import Message
 from .response_format import ResponseFormat
 from .tools import NamedTool, Tool, check_tool_choice
@@ -41,10 +41,10 @@ class GenerationBody(Body):
     presence_penalty: Number = None
     frequency_penalty: Number = None
     repetition_penalty: Number = None
-    logit_bias: dict[str, Any] | None = None
+    logit_bias: Bias = None
     bad_words: Texts = None
     stop: Texts = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Count] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

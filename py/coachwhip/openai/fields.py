@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -14,6 +15,9 @@ class Body(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="allow", frozen=True, protected_namespaces=(), hide_input_in_errors=True
     )
+
+
+_MOST_DIGITS = 20
 
 
 def wrong(fix: str) -> PydanticCustomError:
@@ -51,14 +55,28 @@ def _texts(value: Any) -> Any:
 def _count(value: Any) -> Any:
     if value is not None and type(value) is not int:
         raise wrong("give a whole number")
+    if value is not None and not -(2**63) <= value < 2**64:
+        raise wrong("give a whole number of at most 64 bits")
     return value
 
 
 def _number(value: Any) -> Any:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise wrong("give a number")
-    if value is not None and (value != value or value in (float("inf"), float("-inf"))):
+    try:
+        is_finite = value is None or math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        is_finite = False
+    if not is_finite:
         raise wrong("give a finite number")
+    return value
+
+
+def _bias(value: Any) -> Any:
+    for token, bias in value.items() if isinstance(value, dict) else ():
+        _number(bias)
+        if isinstance(token, str) and len(token) > _MOST_DIGITS:
+            raise wrong(f"token ids have at most {_MOST_DIGITS} digits")
     return value
 
 
@@ -67,4 +85,7 @@ Prompt = Annotated[str | list, BeforeValidator(_prompt)]
 Texts = Annotated[tuple[str, ...] | None, BeforeValidator(_texts)]
 """A text or a list of them, as a tuple."""
 Count = Annotated[int | None, BeforeValidator(_count)]
+"""A whole number of at most 64 bits, which is what reaches the engine."""
+Bias = Annotated[dict[str, Any] | None, BeforeValidator(_bias)]
+"""Token ids as texts -> numbers."""
 Number = Annotated[float | int | None, BeforeValidator(_number)]

@@ -103,7 +103,7 @@ class EngineClient:
                 code = await self._connection.run(self._options)
                 reason = self._reason(code)
                 lived = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
-                quick = quick + 1 if lived < QUICK_S else 1
+                quick = quick + 1 if lived < QUICK_S else 0
                 self._fail_all(
                     EngineGone(f"{reason} while this request was running; send it again")
                 )
@@ -140,7 +140,7 @@ class EngineClient:
             raise EngineGone(f"the engine is {self.state.value}; send the request again")
         if not self._live:
             self._heard_at = time.monotonic()
-        live = self._live[request_id] = LiveOutput(request_id, request, changed)
+        live = LiveOutput(request_id, request, changed)
         self._connection.send(
             Add(
                 request_id,
@@ -150,6 +150,7 @@ class EngineClient:
                 request.cache_salt,
             )
         )
+        self._live[request_id] = live
         return live
 
     def abort(self, lives: Sequence[LiveOutput]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -44,11 +45,13 @@ class EngineConnection:
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # modules come from where ours do, not from the folder that we run in
                 "-m",
                 _MODULE,
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         try:
             reader, self._writer = await asyncio.open_connection(sock=ours)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..openai import ApiError, Job, parse_body, translate
 from .chunks import chunks
-from .error_response import api_error
+from .error_response import DEADLINE_EXCEEDED, api_error
 from .event_stream import DONE, EventStream, disconnected, event
 from .running_job import RunningJob
 from .service import Service
@@ -44,8 +44,8 @@ async def generate(request: Request, url: str) -> Response:
             job = _translated(raw, url, service)
         del raw
     limit = _time_limit(job, service.options.request_timeout)
-    running = service.start(job)
     headers = _headers(job)
+    running = service.start(job)
 
     def close() -> None:
         running.close()
@@ -128,7 +128,7 @@ def _too_late(limit: float) -> ApiError:
         408,
         f"the text was not finished within {limit:g} s; ask for fewer tokens or more time",
         type="timeout_error",
-        code="deadline_exceeded",
+        code=DEADLINE_EXCEEDED,
     )
 
 
@@ -138,4 +138,4 @@ def _headers(job: Job) -> dict[str, str]:
     if not ignored:
         return {}
     listed = json.dumps(", ".join(ignored))[1:-1]  # ASCII, and no control characters
-    return {"X-Ignored-Fields": listed[:_MOST_HEADER]}
+    return {"X-Ignored-Fields": listed[:_MOST_HEADER].strip()}  # HTTP has no blanks around values

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import model_validator
 from starlette.requests import Request
 
-from ..errors import MISSING, RequestError
+from ..errors import MISSING, RequestError, shown
 from ..openai import ApiError, ChatBody, Frontend, parse_json
 from ..openai.fields import Body, wrong_field
 from ..openai.parse import parse_as
@@ -83,7 +83,7 @@ def _detokenize(raw: bytes, frontend: Frontend) -> dict[str, object]:
         if not 0 <= token < size:
             raise ApiError(
                 400,
-                f"tokens[{i}] is {token}: the vocabulary has ids 0 to {size - 1}",
+                f"tokens[{i}] is {shown(token)}: the vocabulary has ids 0 to {size - 1}",
                 param=f"tokens[{i}]",
                 code="invalid_value",
             )
