@@ -128,6 +128,12 @@ def test_values_become_what_the_schema_says(key, text, value):
     assert found == {key: value} and type(found[key]) is type(value)
 
 
+def test_half_a_surrogate_pair_stays_escaped():
+    text = to_json('["\\ud83d", "é"]', frozenset({"array"}))
+    assert text.encode().isascii() and json.loads(text) == ["\ud83d", "é"]
+    assert to_json('["\\ud83d\\ude42"]', frozenset({"array"})) == '["🙂"]'
+
+
 @pytest.mark.parametrize(
     "text, content, calls",
     [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 
+_HALF = re.compile("[\ud800-\udfff]")
 STRING, ANY = frozenset({"string"}), frozenset()
 _KINDS = {str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
 _DEEPEST = 16
@@ -83,7 +85,9 @@ def to_json(text: str, types: frozenset[str]) -> str:
         return quoted(text)
     if kind == "string" and types:
         return quoted(text)  # the quotes are part of a string that is written without
-    return json.dumps(value, ensure_ascii=False)
+    written = json.dumps(value, ensure_ascii=False)
+    # Half a surrogate pair is fit for no response; it stays escaped, as the model wrote it.
+    return json.dumps(value) if _HALF.search(written) else written
 
 
 def quoted(text: str) -> str:
