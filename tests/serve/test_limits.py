@@ -100,6 +100,7 @@ def test_a_full_queue_answers_429_and_when_to_come_again(guarded: Server) -> Non
     (status, headers, body), too_many = asyncio.run(fill())
     assert status == 429 and int(headers["retry-after"]) >= 1
     assert body["error"]["type"] == "rate_limit_error" and body["error"]["code"] == "queue_full"
+    assert "4 texts run or wait already, of at most 4" in body["error"]["message"]
     assert too_many[0] == 400 and too_many[2]["error"]["param"] == "n"
     while sum(ask(guarded, "/status")[2]["requests"][k] for k in ("running", "waiting")):
         time.sleep(0.02)
@@ -107,8 +108,8 @@ def test_a_full_queue_answers_429_and_when_to_come_again(guarded: Server) -> Non
 
 
 def test_a_deadline_ends_a_text(guarded: Server) -> None:
-    status, _, body = ask(guarded, COMPLETIONS, ENDLESS | {"timeout": 0.05})
-    assert status == 408
+    status, headers, body = ask(guarded, COMPLETIONS, ENDLESS | {"timeout": 0.05})
+    assert status == 408 and headers["x-should-retry"] == "false"
     assert body["error"]["code"] == "deadline_exceeded" and "0.05 s" in body["error"]["message"]
     key = {"Authorization": "Bearer first-key"}
     body = ENDLESS | {"timeout": 0.3}

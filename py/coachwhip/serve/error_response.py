@@ -14,6 +14,7 @@ from .engine_client import EngineGone
 
 _log = logging.getLogger(__name__)
 
+DEADLINE_EXCEEDED = "deadline_exceeded"
 RETRY_S = 2
 """Seconds after which a client may try again while the engine starts."""
 
@@ -57,6 +58,8 @@ def error_response(error: ApiError) -> JSONResponse:
     headers = {}
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(error.retry_s)
+    if error.code == DEADLINE_EXCEEDED:
+        headers["X-Should-Retry"] = "false"  # OpenAI's clients repeat every other 408
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error.body(), error.status, headers)

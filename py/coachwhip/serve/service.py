@@ -103,11 +103,12 @@ class Service:
                 param="n",
                 code="too_many_texts",
             )
-        if self.client.num_unfinished + count > room:
+        unfinished = self.client.num_unfinished
+        if unfinished + count > room:
             raise Unavailable(
                 429,
-                f"{self.client.num_unfinished - running} requests wait already, of at most "
-                f"{self.options.max_queue_size}; try again later",
+                f"{unfinished} texts run or wait already, of at most {room}, and the body asks for "
+                f"{count}; try again later",
                 "queue_full",
                 self._retry_s(),
                 type="rate_limit_error",
