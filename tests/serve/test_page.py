@@ -106,6 +106,23 @@ def test_stop_ends_an_answer_and_a_new_chat_is_empty(server: Server, page: Page)
     expect(page.locator("#send")).to_be_enabled()
 
 
+def test_a_new_chat_in_the_middle_of_an_answer_keeps_nothing_of_it(
+    server: Server, page: Page
+) -> None:
+    page.click("#clear")
+    page.fill("#prompt", "On")
+    page.click("#send")
+    expect(page.locator(".message.assistant")).to_have_text(SOME_TEXT)
+    page.click("#clear")
+    expect(page.locator("#send")).to_be_enabled()
+    page.fill("#max-tokens", "3")
+    page.fill("#prompt", "Anew")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.click("#send")
+    assert sent.value.post_data_json["messages"] == [{"role": "user", "content": "Anew"}]
+    expect(page.locator(".message.assistant small")).to_contain_text("3 tokens")
+
+
 def _screenshot(name: str) -> Path:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return SCREENSHOTS / name

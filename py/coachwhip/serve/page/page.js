@@ -1,7 +1,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const conversation = [];
+let conversation = [];
 const rates = [];
 const RATES = 120;
 let running = null;
@@ -52,7 +52,8 @@ async function answer() {
   if (!text || running) return;
   $("prompt").value = "";
   show("user", text);
-  conversation.push({ role: "user", content: text });
+  const turns = conversation;
+  turns.push({ role: "user", content: text });
   const box = show("assistant", "");
   const begin = performance.now();
   let content = "", first = null, usage = null, reason = null;
@@ -65,7 +66,7 @@ async function answer() {
       headers: { "Content-Type": "application/json", ...headers() },
       signal: running.signal,
       body: JSON.stringify({
-        messages: conversation,
+        messages: turns,
         max_tokens: Number($("max-tokens").value) || 128,
         temperature: Number($("temperature").value) || 0,
         stream: true,
@@ -95,9 +96,9 @@ async function answer() {
     $("send").disabled = false;
     $("stop").disabled = true;
   }
-  if (content) conversation.push({ role: "assistant", content });
+  if (content) turns.push({ role: "assistant", content });
   else {
-    conversation.pop();
+    turns.pop();
     box.remove();
   }
   const note = document.createElement("small");
@@ -126,7 +127,7 @@ $("prompt").addEventListener("keydown", (event) => {
 $("stop").addEventListener("click", () => running && running.abort());
 $("clear").addEventListener("click", () => {
   if (running) running.abort();
-  conversation.length = 0;
+  conversation = [];
   $("messages").replaceChildren();
 });
 
