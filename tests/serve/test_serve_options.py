@@ -38,6 +38,13 @@ def test_flags_win_over_variables(environ) -> None:
     assert take_serve_options(dict(NONE_GIVEN)).port == 81
 
 
+@pytest.mark.parametrize("name", ["API_KEY", "SERVED_MODEL_NAME"])
+def test_a_list_of_nothing_is_refused(environ, name: str) -> None:
+    environ.setenv(f"COACHWHIP_{name}", " , ")
+    with pytest.raises(ConfigError, match=f"COACHWHIP_{name}"):
+        take_serve_options(dict(NONE_GIVEN))
+
+
 def test_flags_of_the_engine_are_left(environ) -> None:
     flags = NONE_GIVEN | {"max_num_seqs": 4}
     assert take_serve_options(flags) == ServeOptions()

@@ -90,7 +90,10 @@ def take_serve_options(flags: dict[str, object]) -> ServeOptions:
 
 def _value(variable: str, text: str) -> object:
     if variable in _LISTS:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not parts:  # no key must not mean no lock
+            raise ConfigError("value", PREFIX + variable, text, "one or several", "correct it")
+        return parts
     kind = _NUMBERS.get(variable, str)
     try:
         value = kind(text)
