@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import h11
@@ -11,10 +12,35 @@ from ..openai import ApiError
 
 MOST_HEADER_BYTES = 32 * 1024
 """Most bytes of a request's first line and headers together."""
+LONGEST_HEADER_S = 60.0
+"""Seconds without the whole head of a request after which a connection is closed; it may take up to
+twice as long."""
 
 
 class HttpProtocol(H11Protocol):
-    """Answers what is no HTTP request, or has endless headers, with an error in OpenAI's form."""
+    """Answers what is no HTTP request, or has endless headers, with an error in OpenAI's form.
+
+    Connections on which no request comes are closed: others need their descriptors.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begins to watch the connection."""
+        super().connection_made(transport)
+        self._looked_at: object = self
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the watch."""
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        waits = self.conn.their_state is h11.IDLE
+        if waits and self._looked_at is self.cycle:
+            self.transport.close()  # no request has come since the last look
+            return
+        self._looked_at = self.cycle if waits else self
+        self._next_look = self.loop.call_later(LONGEST_HEADER_S, self._look)
 
     def send_400_response(self, msg: str) -> None:
         """Sends the error and closes the connection.
