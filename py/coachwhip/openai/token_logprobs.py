@@ -20,11 +20,10 @@ class CompletionLogprobs:
     Args:
         token_text: Text of the tokens.
         count: Most likely tokens that are wanted at each.
-        offset: Characters before the first token, those of an echoed prompt.
     """
 
-    def __init__(self, token_text: TokenText, count: int, offset: int = 0) -> None:
-        self._token_text, self._count, self._offset = token_text, count, offset
+    def __init__(self, token_text: TokenText, count: int) -> None:
+        self._token_text, self._count, self._offset = token_text, count, 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, token_ids: Sequence[int], logprobs: Iterable[Found | None]) -> dict:
