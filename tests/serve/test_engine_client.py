@@ -16,6 +16,8 @@ from coachwhip.serve.engine_connection import EngineConnection
 from coachwhip.serve.framing import frame
 from coachwhip.serve.messages import Failed, Ready
 
+METRICS = object()
+
 
 class Connection:
     """Engines that each live for some seconds of a clock that it moves."""
@@ -25,7 +27,8 @@ class Connection:
         monkeypatch.setattr(engine_client.time, "monotonic", lambda: self._now)
 
     async def run(self, options: dict) -> int:
-        self._client._on_event(Ready(None))
+        assert self._client.metrics is None
+        self._client._on_event(Ready(METRICS))
         self._now += self.left.pop(0)
         return -9
 
@@ -41,6 +44,7 @@ def test_only_quick_deaths_in_a_row_count(monkeypatch) -> None:
     with pytest.raises(GaveUp, match=f"SIGKILL, {MOST_QUICK} times within 60 s"):
         asyncio.run(client.run())
     assert connection.left == [1.0]
+    assert client.metrics is None  # those of an engine that has gone mislead
 
 
 def test_a_request_that_cannot_be_sent_is_not_waited_for(monkeypatch) -> None:

@@ -84,7 +84,7 @@ class EngineClient:
         self._heard_at = time.monotonic()
         self.state = EngineState.STARTING
         self.metrics: Metrics | None = None
-        """The last that were seen."""
+        """The last that were seen of the engine that runs; None where none is ready."""
         self.num_restarts = 0
         self.token_rate = TokenRate()
         self.changed = asyncio.Event()
@@ -189,7 +189,7 @@ class EngineClient:
         """Returns the engine's metrics and up to `tree_nodes` nodes of its prefix tree.
 
         They are the last known ones, and no nodes, where the engine does not answer in time: it
-        does so between two steps.
+        does so between two steps. Without an engine there are none.
         """
         tree: list[TreeNode] = []
         with contextlib.suppress(TimeoutError, EngineGone):
@@ -244,6 +244,7 @@ class EngineClient:
     def _fail_all(self, error: EngineGone) -> None:
         if self.state is EngineState.READY:
             self.state = EngineState.RESTARTING
+        self.metrics = None
         for live in self._live.values():
             live.fail(error)
         self._live.clear()
