@@ -106,6 +106,7 @@ class StepLoop:
         live = self.live[request_id]
         live.end("length")
         self._grown.append(live)
+        self.counts.prompt_tokens += len(live.request.prompt_token_ids)
         self._forget(request_id)
 
     def _advance(self) -> None:
