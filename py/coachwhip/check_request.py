@@ -43,6 +43,17 @@ def check_request(
         )
 
 
+def check_text(field: str, text: str) -> None:
+    """Raises RequestError unless a text has a UTF-8 form, as what was read with errors has not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        at = error.start
+        raise RequestError(
+            field, text, f"character {at} is half a surrogate pair, U+{ord(text[at]):04X}; drop it"
+        ) from None
+
+
 def _check_prompt(prompt_token_ids: Sequence[int], vocab: int) -> None:
     if not prompt_token_ids:
         raise RequestError("prompt", prompt_token_ids, "it is empty; give at least one token")
@@ -63,6 +74,8 @@ def _check_params(
     for name in ("stop", "bad_words"):
         if getattr(params, name) and not has_tokenizer:
             raise RequestError(name, list(getattr(params, name)), "the model has no tokenizer.json")
+    for word in params.bad_words:
+        check_text("bad_words", word)
     for token, bias in (params.logit_bias or {}).items():
         if token >= vocab:
             raise RequestError(

@@ -12,10 +12,10 @@ from pathlib import Path
 from .audit import StateAudit
 from .cache.pool import Pool
 from .cache.prefix_cache import PrefixCache
-from .check_request import check_request
+from .check_request import check_request, check_text
 from .checkpoint import read_model
 from .config import EngineOptions, Resolution, examine, this_machine
-from .errors import ConfigError, RequestError
+from .errors import ConfigError, RequestError, shown
 from .gpu import visible_gpu
 from .hub import refuse_revision, resolve_model
 from .live_request import LiveRequest
@@ -98,6 +98,15 @@ class Engine:
         """
         other = copy(self)
         other.options = replace(self.options, **changes)
+        for name in ("model", "revision"):
+            if getattr(other.options, name) != getattr(self.options, name):
+                raise ConfigError(
+                    "fixed",
+                    name,
+                    getattr(other.options, name),
+                    shown(getattr(self.options, name)),
+                    "make a new engine",
+                )
         old, fixed = self.runner.config, ("dtype", "device", "kv_cache_page_size")
         found = examine(self.model.spec, self.model.dtype, other.options, self.machine)
         other.config = new = found.without_conflicts()
@@ -236,8 +245,12 @@ class Engine:
                 f"scheduling_policy is {self.config.scheduling_policy}, which ignores it; start "
                 "with scheduling_policy = priority",
             )
-        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-            raise RequestError("cache_salt", cache_salt, "give a non-empty string, or leave it out")
+        if cache_salt is not None:
+            if not isinstance(cache_salt, str) or not cache_salt:
+                raise RequestError(
+                    "cache_salt", cache_salt, "give a non-empty string, or leave it out"
+                )
+            check_text("cache_salt", cache_salt)
         ids = [int(t) for t in prompt_token_ids]
         room = self.config.max_model_len - len(ids)
         request = Request(

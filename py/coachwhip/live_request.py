@@ -116,9 +116,9 @@ class LiveRequest:
         self.emit()
         self.output.outputs[0].finish_reason = reason
         self.output.error = error
-        self.finish()
+        self._finish()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Notes that the request has ended, and when."""
         self.output.finished = True
         now = time.monotonic()
@@ -148,4 +148,4 @@ class LiveRequest:
             self._unread.append(token)
         if ended is not None:
             completion.finish_reason, completion.stop_reason = ended
-            self.finish()
+            self._finish()

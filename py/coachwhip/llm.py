@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .check_request import check_text
 from .compiled import progress_to_stderr
 from .config import options_from
 from .engine import Engine
@@ -78,14 +79,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        priority: int | Sequence[int] = 0,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Generates for every prompt and returns the outputs in the prompts' order.
 
         Args:
             prompts: One prompt or a list of them.
             sampling_params: One for all, or one for each prompt; defaults when None.
-            priority: One for all, or one for each prompt; lower runs first.
+            priority: One for all, or one for each prompt; lower runs first. None is 0.
 
         Raises:
             RequestError: A prompt or parameter cannot be served; nothing was generated.
@@ -96,8 +97,13 @@ class LLM:
             and len(prompts) > 0
             and all(isinstance(p, int) for p in prompts)
         )
+        if not single and not isinstance(prompts, Iterable):
+            raise RequestError("prompts", prompts, "give a prompt, or a list of them")
         listed = [prompts] if single else list(prompts)
-        priorities = [priority] * len(listed) if isinstance(priority, int) else list(priority)
+        if isinstance(priority, Sequence) and not isinstance(priority, (str, bytes)):
+            priorities = list(priority)
+        else:
+            priorities = [0 if priority is None else priority] * len(listed)
         if len(priorities) != len(listed):
             raise RequestError(
                 "priority",
@@ -208,9 +214,7 @@ class LLM:
             EngineError: A step failed.
         """
         salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
-        (output,) = self._add(
-            [self.tokenize(prompt)], sampling_params, [{"cache_salt": salt} if salt else {}]
-        )
+        (output,) = self._add([self.tokenize(prompt)], sampling_params, [{"cache_salt": salt}])
         try:
             seen, finished = 0, False
             while not finished:
@@ -256,6 +260,7 @@ class LLM:
                 raise RequestError(
                     "prompt", prompt, "the model has no tokenizer.json; give prompt_token_ids"
                 )
+            check_text("prompt", prompt)
             return prompt, self.engine.tokenizer.encode(prompt)
         if isinstance(prompt, (bytes, str)) or not isinstance(prompt, Sequence):
             raise RequestError("prompt", prompt, "give text, or a list of token ids")

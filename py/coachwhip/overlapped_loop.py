@@ -7,7 +7,6 @@ from contextlib import suppress
 from threading import Event
 
 from .errors import EngineError
-from .outputs import RequestOutput
 from .runner import StepOutput
 from .step_loop import Flight, StepLoop
 
@@ -34,28 +33,28 @@ class OverlappedLoop(StepLoop):
         self._worker = worker
         self._flight: tuple[Flight, Future[StepOutput]] | None = None
 
-    def step(self) -> list[RequestOutput]:
-        """Waits for one step, starts the next, and returns the outputs that the first one grew.
-
-        Raises:
-            EngineError: A step failed as a whole; the requests it ran are ended with an error.
-                Outputs that grew before it are returned by the next call.
-        """
-        if not self._grown:
-            self._launch()
-            self.land()
-        self._launch()
-        return self._emit()
-
     def land(self) -> None:
-        if self._flight is not None:
-            self._land(self._flight[0])
+        try:
+            self._land_flight()
+        finally:
+            self._complete()
 
     def end(self, request_id: str, reason: str, error: str | None = None) -> None:
         super().end(request_id, reason, error)
         if not self.live:
             with suppress(EngineError):  # of a step whose requests are all gone
                 self.land()
+
+    def _advance(self) -> None:
+        """Waits for one step, unless outputs of another are not handed out yet; starts the next."""
+        if not self._grown:
+            self._launch()
+            self._land_flight()
+        self._launch()
+
+    def _land_flight(self) -> None:
+        if self._flight is not None:
+            self._land(self._flight[0])
 
     def _launch(self) -> None:
         """Starts the next step, unless one is under way or there is none."""

@@ -39,7 +39,7 @@ class StepLoop:
     """The simple loop: one step after another.
 
     What a step gives is taken in two parts. `_land` does all that the next plan depends on: which
-    tokens are kept, what is published, drafts. `_emit` then completes the outputs.
+    tokens are kept, what is published, drafts. `_complete` then completes the outputs.
 
     Args:
         runner: The model.
@@ -77,12 +77,14 @@ class StepLoop:
 
         Raises:
             EngineError: The step failed as a whole; the requests it ran are ended with an error.
+                What grew of others is returned by the next call.
         """
-        if not self._grown:
-            flight = self._plan()
-            if flight is not None:
-                self._land(flight)
-        return self._emit()
+        try:
+            self._advance()
+        finally:  # what grew is whole, whether it is returned now or after the error
+            self._complete()
+        grown, self._grown = self._grown, []
+        return [live.output for live in grown]
 
     def land(self) -> None:
         """Waits for the step that runs, and takes what it gives; `step` hands that out."""
@@ -104,7 +106,13 @@ class StepLoop:
         live = self.live[request_id]
         live.end("length")
         self._grown.append(live)
+        self.counts.prompt_tokens += len(live.request.prompt_token_ids)
         self._forget(request_id)
+
+    def _advance(self) -> None:
+        """Runs one step, unless outputs of another are not handed out yet."""
+        if not self._grown and (flight := self._plan()) is not None:
+            self._land(flight)
 
     def _plan(self) -> Flight | None:
         """Plans the next step; None where there is nothing to run."""
@@ -132,22 +140,14 @@ class StepLoop:
         plan, seconds = flight.plan, self.counts.seconds
         try:
             out = self._execute(flight)
-        except BaseException as error:
-            self._give_up(plan, error)
-            raise
-        at_accept = _clock()
-        accepted = self._accept(plan, out)
-        at_draft = _clock()
-        self.scheduler.fold(plan, accepted)
-        finished = frozenset(
-            i for i in accepted if (live := self.live.get(i)) is not None and live.output.finished
-        )
-        try:
+            at_accept = _clock()
+            accepted = self._accept(plan, out)
+            at_draft = _clock()
+            self.scheduler.fold(plan, accepted)
+            finished = frozenset(i for i in accepted if self.live[i].output.finished)
             self._draft(plan, out, accepted, finished)
         except BaseException as error:
-            self._emit()
-            self._fail(plan, error)
-            self.scheduler.settle(set())
+            self._give_up(plan, error)
             raise
         at_commit = _clock()
         try:
@@ -170,15 +170,13 @@ class StepLoop:
                 plan, flight.plan_s + out.tensors_s + out.graph_s + end - at_accept
             )
 
-    def _emit(self) -> list[RequestOutput]:
-        """Completes the outputs that grew, and returns them."""
+    def _complete(self) -> None:
+        """Completes the outputs that grew."""
         begin = _clock()
-        grown, scored = self._grown, self._scored
-        self._grown, self._scored = [], []
-        for live in (*scored, *grown):
+        scored, self._scored = self._scored, []
+        for live in (*scored, *self._grown):
             live.emit()
         self.counts.seconds.accept += _clock() - begin
-        return [live.output for live in grown]
 
     def _sampled_rows(self, plan: StepPlan) -> list[SampledRow | None]:
         """Returns how the token after each output row of a plan is chosen."""
@@ -275,11 +273,9 @@ class StepLoop:
             self.speculator.ended(request_id)
 
     def _give_up(self, plan: StepPlan, error: BaseException) -> None:
-        """Drops a step that did not run to its end, and ends its requests."""
+        """Drops a step that did not run to its end, and ends its requests: their state is lost."""
+        lives = [self.live.get(sequence.request_id) for sequence in plan.sequences]
+        lost = [live for live in lives if live and self.scheduler.is_in_flight(live.request)]
         self.scheduler.drop()
-        self._fail(plan, error)
-
-    def _fail(self, plan: StepPlan, error: BaseException) -> None:
-        """Ends the requests of a step that failed: their state is lost."""
-        for sequence in plan.sequences:
-            self.end(sequence.request_id, "error", f"the step failed: {error}")
+        for live in lost:
+            self.end(live.request.request_id, "error", f"the step failed: {error}")

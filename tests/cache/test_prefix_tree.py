@@ -61,5 +61,6 @@ def test_few_nodes_are_the_most_used_ones_with_all_that_they_continue():
     assert [n.length for n in nodes] == [4, 8, 12]
     assert [n.hits for n in nodes] == [0, 0, 2]
     assert nodes[0].tokens == tuple(range(SHOWN_TOKENS))
+    assert [(n.length, bool(n.parent)) for n in tree.nodes(2)] == [(8, False), (12, True)]
     assert len(tree.nodes(40)) == 40
     assert tree.nodes(0) == []

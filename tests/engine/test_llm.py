@@ -128,6 +128,12 @@ def test_priorities_order_requests_and_change_no_token(make, prompts, expected):
         llm.generate(as_inputs(prompts), GREEDY, priority=[1, 2])
     with pytest.raises(RequestError, match="scheduling_policy"):
         make().generate(as_inputs(prompts[:1]), GREEDY, priority=1)
+    (out,) = make().generate(as_inputs(prompts[:1]), GREEDY, priority=None)
+    assert out.outputs[0].token_ids == expected[0]
+    for wrong in (1.5, "high", [None]):
+        with pytest.raises(RequestError) as error:
+            llm.generate(as_inputs(prompts[:1]), GREEDY, priority=wrong)
+        assert error.value.field == "priority"
 
 
 @pytest.mark.slow
@@ -211,6 +217,16 @@ def test_bad_requests_are_refused_and_the_engine_lives_on(make, prompts, expecte
         llm.generate([prompts[0]], [GREEDY, GREEDY])
     with pytest.raises(RequestError, match="tokenizer"):
         llm.generate([prompts[0]], SamplingParams(stop="x"))
+    for salt in ("", 5, "a\ud800"):
+        with pytest.raises(RequestError) as error:
+            list(llm.stream({"prompt_token_ids": prompts[0], "cache_salt": salt}, GREEDY))
+        assert error.value.field == "cache_salt"
+    for wrong in (None, 5):
+        with pytest.raises(RequestError) as error:
+            llm.generate(wrong, GREEDY)
+        assert error.value.field == "prompts"
+    with pytest.raises(ConfigError, match=r"model is .*other.*; make a new engine"):
+        llm.engine.with_options(model="other")
 
 
 def test_parameters_out_of_range_name_the_field():
@@ -354,5 +370,14 @@ def test_the_shipped_model_writes_words_and_equals_the_reference():
     assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
     # Streaming yields the same text, growing.
     seen = [o.outputs[0].text for o in llm.stream(prompt, SamplingParams(max_tokens=40))]
+    # Bytes that are no UTF-8 come so from a command line.
+    broken = b"caf\xe9".decode(errors="surrogateescape")
+    for text, params, field in (
+        (broken, None, "prompt"),
+        (prompt, SamplingParams(bad_words=broken), "bad_words"),
+    ):
+        with pytest.raises(RequestError, match=r"character 3 is half .* U\+DCE9") as error:
+            llm.generate(text, params)
+        assert error.value.field == field
     assert seen[-1] == out.outputs[0].text
     assert all(b.startswith(a) for a, b in itertools.pairwise(seen))

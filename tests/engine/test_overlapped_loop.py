@@ -180,16 +180,18 @@ def test_a_preemption_waits_for_the_step_and_keeps_what_it_gave(make):
     (want,) = outputs_of(engine, {"a": tokens(11)}, 3).values()
     with pytest.raises(ValueError, match="does not run"):
         engine.preempt("a")
-    output = engine.add_request("a", tokens(11), SamplingParams(max_tokens=3, ignore_eos=True))
+    params = SamplingParams(max_tokens=3, ignore_eos=True, logprobs=0)
+    output = engine.add_request("a", tokens(11), params)
     engine.step()
     engine.preempt("a")
     check(engine)
+    assert len(output.outputs[0].logprobs) == 2, "no output has tokens alone"
     assert len(output.outputs[0].token_ids) == 2 and engine.metrics().num_preemptions == 1
     assert engine.step() == [output], "what the preemption waited for is handed out"
     engine.preempt("a")  # it has just ended with the step that was under way
     assert output.finished and engine.has_unfinished and engine.metrics().num_preemptions == 1
     assert engine.step() == [output]
-    assert output.outputs[0] == want.outputs[0]
+    assert output.outputs[0].token_ids == want.outputs[0].token_ids
     assert_nothing_is_owned(engine)
 
 
@@ -225,7 +227,7 @@ def test_a_step_that_fails_ends_its_requests_after_the_outputs_before_it(make, m
 def test_outputs_are_not_lost_when_the_next_plan_fails(make, monkeypatch):
     """As where the audit of a checkpoint that is about to be restored finds a fault."""
     engine = make()
-    one = SamplingParams(max_tokens=1)
+    one = SamplingParams(max_tokens=1, logprobs=0)
     first, plan, calls = engine.add_request("a", tokens(7), one), engine.scheduler.plan, []
 
     def failing():
@@ -239,7 +241,8 @@ def test_outputs_are_not_lost_when_the_next_plan_fails(make, monkeypatch):
     engine.scheduler.max_num_seqs = 1
     with pytest.raises(EngineError, match="is wrong"):
         engine.step()
-    assert engine.step() == [first] and first.finished
+    assert first.finished and len(first.outputs[0].logprobs) == 1
+    assert engine.step() == [first]
     assert engine.step() == [second] and second.finished
     assert_nothing_is_owned(engine)
 
@@ -268,4 +271,51 @@ def test_rows_that_cannot_be_laid_out_end_their_step_alone(make, monkeypatch, lo
         engine.step()
         check(engine)
     assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
+    assert_nothing_is_owned(engine)
+
+
+@slow
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("part", ["_accept", "_draft", "scheduler.fold"])
+def test_an_interrupt_after_a_step_ends_its_requests_alone(make, monkeypatch, loop, part):
+    """As of Ctrl-C in a notebook: the engine serves what comes next."""
+    engine = make(step_loop=loop, max_num_seqs=2)
+    (want,) = outputs_of(engine, {"c": tokens(7)}, NEW).values()
+    owner = engine._loop.scheduler if "." in part else engine._loop
+    name = part.split(".")[-1]
+    whole = getattr(owner, name)
+
+    def interrupted(*given):
+        whole(*given)
+        raise KeyboardInterrupt
+
+    outputs = [engine.add_request(i, tokens(7), PARAMS) for i in "abc"]
+    engine.step()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, interrupted)
+        engine.step()
+    check(engine)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error", None]
+    while engine.has_unfinished:
+        engine.step()
+        check(engine)
+    assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
+    assert_nothing_is_owned(engine)
+
+
+@slow
+def test_a_step_that_fails_spares_a_new_request_with_the_id_of_an_aborted_one(make, monkeypatch):
+    engine = make(max_num_seqs=2)
+    (want,) = outputs_of(engine, {"a": tokens(7)}, NEW).values()
+    for request_id in "ab":
+        engine.add_request(request_id, tokens(5), PARAMS)
+    engine.step()
+    engine.abort("a")
+    new = engine.add_request("a", tokens(7), PARAMS)
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="lost"):
+        patch.setattr(engine._loop, "_accept", lambda plan, out: int("lost"))
+        engine.step()
+    while engine.has_unfinished:
+        engine.step()
+    assert new.outputs[0].token_ids == want.outputs[0].token_ids
     assert_nothing_is_owned(engine)

@@ -10,7 +10,7 @@ from coachwhip.schedule.plan import PlannedSequence, StepPlan
 from coachwhip.verify import LOOPS
 from tests.engine.caching import GRID, Poison, assert_nothing_is_owned, check, slow, tokens
 
-LONGEST, NEW, TOP = 64, 5, 3
+LONGEST, NEW, TOP, BESIDE = 64, 5, 3, 25
 PROMPTS = [tokens(n, seed=n) for n in (1, 2, 7, 16, 21, 33)]
 PARAMS = SamplingParams(max_tokens=NEW, ignore_eos=True, prompt_logprobs=TOP, logprobs=1)
 MTP = {"method": "mtp", "num_speculative_tokens": 3, "adaptive": False}
@@ -62,7 +62,7 @@ def expected(engine: Engine, prompt: list[int]) -> list[dict[int, float] | None]
 def run(engine: Engine, params: SamplingParams, preempt: bool = False) -> list:
     """Runs all prompts beside one that wants no log probabilities; returns their outputs."""
     outputs = [engine.add_request(str(i), p, params) for i, p in enumerate(PROMPTS)]
-    engine.add_request("beside", tokens(25, seed=99), SamplingParams(max_tokens=NEW))
+    engine.add_request("beside", tokens(BESIDE, seed=99), SamplingParams(max_tokens=NEW))
     seen = 0
     while engine.has_unfinished:
         for output in engine.step():
@@ -117,8 +117,11 @@ def test_a_prompt_may_be_scored_without_a_text(engines, name, loop):
         engine = base.with_options(max_num_batched_tokens=budget, step_loop=loop)
         Poison(base)(engine)
         for preempt in (False, True):
+            before = engine.metrics().prompt_tokens
             outputs = run(engine, scored, preempt)
             assert [o.prompt_logprobs for o in outputs] == want
+            counted = engine.metrics().prompt_tokens - before
+            assert counted == sum(map(len, PROMPTS)) + BESIDE
             for output in outputs:
                 completion = output.outputs[0]
                 assert (completion.token_ids, completion.text, completion.logprobs) == ([], "", [])

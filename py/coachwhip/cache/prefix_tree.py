@@ -18,7 +18,8 @@ class TreeNode:
 
     Attributes:
         name: Identifies it, in hexadecimal.
-        parent: Name of the checkpoint that it continues; empty for none, or one that is gone.
+        parent: Name of the checkpoint that it continues; empty for none, or one that is gone or not
+            among those asked for.
         length: Tokens that it stands for.
         hits: Requests that started from it.
         tokens: The first tokens after the parent's.
@@ -74,7 +75,7 @@ class PrefixTree:
     def nodes(self, most: int) -> list[TreeNode]:
         """Returns up to `most` checkpoints, parents before children.
 
-        The most used ones come first in line, each with those that it continues.
+        The most used ones come first in line, each with those that it continues, the nearest first.
         """
         if most <= 0:
             return []
@@ -85,9 +86,9 @@ class PrefixTree:
             while at in self._nodes and at not in chosen:
                 line.append(at)
                 at = self._nodes[at].parent
-            if len(chosen) + len(line) <= most:
-                chosen.update((k, self._nodes[k]) for k in reversed(line))
-            if len(chosen) >= most:
+            line = line[: most - len(chosen)]  # of a line that is too long, its end
+            chosen.update((k, self._nodes[k]) for k in reversed(line))
+            if len(chosen) == most:
                 break
         return [
             TreeNode(
