@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
+from pydantic_core import from_json
 
 from ..errors import shown
 from .fields import Body, wrong, wrong_field
@@ -24,8 +24,8 @@ class CalledFunction(Body):
         if not isinstance(arguments, str):
             return arguments or {}
         try:
-            found = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
+            found = from_json(arguments or "{}", allow_inf_nan=False)
+        except ValueError:
             found = None
         if not isinstance(found, dict):
             raise wrong("give the text of a JSON object")
