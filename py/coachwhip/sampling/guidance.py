@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import RequestError
 from ..tokenizer import Tokenizer
-from .grammar import Grammar
+from .grammar import LONGEST_GRAMMAR, Grammar
 from .guide import Guide
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_COMPILED = 64
 """Grammars that stay compiled."""
+MOST_CHARACTERS = 4 * LONGEST_GRAMMAR
+"""Most characters of these together: one of a schema may take 300 bytes compiled."""
 JSON_LAYOUT = {"whitespace_pattern": r"(\x20|\r?\n[\x20\x09]{0,64})"}
 """Between two JSON tokens: a space, or a new line and its indentation; never blank without end."""
 
@@ -91,7 +93,10 @@ class Guidance:
         found = self._compile(grammar)
         with self._lock:
             self._compiled[grammar] = found
-            if len(self._compiled) > MOST_COMPILED:
+            while (
+                len(self._compiled) > MOST_COMPILED
+                or sum(one.size for one in self._compiled) > MOST_CHARACTERS
+            ):
                 self._compiled.popitem(last=False)
         return found
 
