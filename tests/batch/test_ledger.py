@@ -157,6 +157,13 @@ def test_an_old_journal_alone_protects_nothing(paths):
     book.close()
 
 
+def test_a_file_with_the_journals_name_that_is_none(paths):
+    paths.journal.write_text("precious\n")
+    with pytest.raises(BatchError, match="is no journal of coachwhip batch"):
+        ledger(paths)
+    assert paths.journal.read_text() == "precious\n"
+
+
 def test_one_run_at_a_time(paths):
     book = ledger(paths)
     with pytest.raises(BatchError, match="another run is writing this output"):

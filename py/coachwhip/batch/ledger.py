@@ -54,8 +54,9 @@ class Ledger:
             if there:
                 self._resume(there, origin, source)
             self._check_errors(there)
-            if not there:  # nothing that an older journal could protect
-                self._journal.begin(origin)
+            if not there:
+                self._journal.origin()  # refuses a file that is no journal
+                self._journal.begin(origin)  # nothing is left that an older one could protect
         except BaseException:
             self._journal.close()
             raise
