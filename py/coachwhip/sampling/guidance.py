@@ -71,16 +71,27 @@ class Guidance:
         Raises:
             RequestError: As `check`.
         """
-        matcher = self._matcher(grammar).deep_copy()
+        compiled = self._matcher(grammar)
+
+        def renew() -> LLMatcher:
+            """Copies share the states of their lexer, which one day are too many."""
+            nonlocal compiled
+            with self._lock:
+                if self._compiled.get(grammar) is compiled:
+                    del self._compiled[grammar]
+            compiled = self._matcher(grammar)
+            return compiled.deep_copy()
+
         known, special = self._converted.vocab_size, self._source.special_ids()
         ends = {token for token in stop_token_ids if token in special}
         eos = set(self._eos)
         return Guide(
-            matcher,
+            compiled.deep_copy(),
             self._vocab,
             known,
             ends if ignore_eos else ends | eos,
             eos - ends if ignore_eos else (),
+            renew,
         )
 
     def _matcher(self, grammar: Grammar) -> LLMatcher:
