@@ -9,6 +9,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from coachwhip.batch.prepare import PreparedBatch
 from coachwhip.locate import small_model_dir
 from tests.batch.requests import chat, completion, read_lines, timeless, write_lines
 from tests.cli.one_line import one_line
@@ -199,6 +200,21 @@ def test_what_is_refused_leaves_everything_as_it_was(tmp_path, run):
     refused("line 2: no JSON", str(source), new)
     write_lines(source, [completion("a"), completion("a")])
     refused("lines 1 and 2 have the same custom_id", str(source), new)
+
+
+@pytest.mark.slow
+def test_an_input_that_changes_in_a_run_is_no_refusal(tmp_path, run, monkeypatch):
+    source, output = write_lines(tmp_path / "in.jsonl", [completion("a")]), tmp_path / "out.jsonl"
+    begin = PreparedBatch.begin
+
+    def late(self):
+        with source.open("a") as file:
+            file.write("\n")
+        return begin(self)
+
+    monkeypatch.setattr(PreparedBatch, "begin", late)
+    code, _, err = run("batch", str(source), str(output))
+    assert code == 1 and "in.jsonl: changed while it was read" in one_line(err)
 
 
 @pytest.mark.slow

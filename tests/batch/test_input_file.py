@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import struct
 import threading
 
 import pytest
@@ -15,6 +16,13 @@ PLAIN = b'\xef\xbb\xbf{"a": 1}\r\n\n   \n{"b": 2}\n{"c": 3}'
 LINES = [(1, b'{"a": 1}'), (4, b'{"b": 2}'), (5, b'{"c": 3}')]
 
 
+def pzst_frames(data: bytes) -> bytes:
+    """As pzstd writes them: before each a frame to skip."""
+    half, packer = len(data) // 2, zstandard.ZstdCompressor()
+    skip = struct.pack("<IIH", 0x184D2A50, 2, 0)
+    return b"".join(skip + packer.compress(part) for part in (data[:half], data[half:]))
+
+
 def zst_frames(data: bytes) -> bytes:
     half = len(data) // 2
     packer = zstandard.ZstdCompressor()
@@ -23,8 +31,14 @@ def zst_frames(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "pack",
-    [bytes, gzip.compress, lambda d: gzip.compress(d[:9]) + gzip.compress(d[9:]), zst_frames],
-    ids=["plain", "gzip", "gzip of two members", "zstd of two frames"],
+    [
+        bytes,
+        gzip.compress,
+        lambda d: gzip.compress(d[:9]) + gzip.compress(d[9:]),
+        zst_frames,
+        pzst_frames,
+    ],
+    ids=["plain", "gzip", "gzip of two members", "zstd of two frames", "zstd of pzstd"],
 )
 def test_reads_the_same_lines_twice(tmp_path, pack):
     path = tmp_path / "in"

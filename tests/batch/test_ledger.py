@@ -2,12 +2,13 @@
 
 import errno
 import os
+import stat
 from dataclasses import replace
 
 import pytest
 
 from coachwhip.batch.input_file import BatchInput
-from coachwhip.batch.journal import Origin
+from coachwhip.batch.journal import Journal, Origin
 from coachwhip.batch.ledger import Finished, Ledger
 from coachwhip.batch.line import parse_line
 from coachwhip.batch.paths import BatchPaths
@@ -156,6 +157,13 @@ def test_an_old_journal_alone_protects_nothing(paths):
     book.close()
 
 
+def test_a_file_with_the_journals_name_that_is_none(paths):
+    paths.journal.write_text("precious\n")
+    with pytest.raises(BatchError, match="is no journal of coachwhip batch"):
+        ledger(paths)
+    assert paths.journal.read_text() == "precious\n"
+
+
 def test_one_run_at_a_time(paths):
     book = ledger(paths)
     with pytest.raises(BatchError, match="another run is writing this output"):
@@ -181,6 +189,80 @@ def test_a_name_that_was_taken_meanwhile_is_not_overwritten(paths):
         book.complete()
     book.close()
     assert paths.output.read_text() == "precious" and ids(paths.partial) == ["a"]
+
+
+@pytest.mark.parametrize("begun", [[], ["a"], NAMES])
+@pytest.mark.parametrize("content", [b"precious\n", None])
+def test_an_error_file_of_others_is_not_overwritten(paths, begun, content):
+    if content is None:  # another batch's, with the same ids
+        content = finished("c", failed=True).record
+    write(paths, begun, complete=bool(begun))
+    paths.errors.unlink(missing_ok=True)
+    if not begun:
+        paths.partial.unlink(missing_ok=True)
+    paths.errors.write_bytes(content)
+    with pytest.raises(BatchError, match="is not this output's error file; move it away"):
+        ledger(paths)
+    assert paths.errors.read_bytes() == content
+
+
+def test_failed_lines_can_be_tried_again(paths):
+    write(paths, NAMES, complete=True)
+    records = paths.output.read_bytes().splitlines(keepends=True)
+    paths.output.write_bytes(b"".join(records[:2]))
+    paths.errors.unlink()
+    book = ledger(paths)
+    assert len(book.done) == 2 and book.num_failed == 0
+    book.append([finished("c")])
+    book.complete()
+    book.close()
+    assert ids(paths.output) == NAMES and not paths.errors.exists()
+
+
+def test_an_error_file_that_is_missing_is_written_again(paths):
+    write(paths, NAMES, complete=True)
+    paths.errors.unlink()
+    write(paths, [], complete=True)
+    assert ids(paths.errors) == ["c"] and ids(paths.output) == NAMES
+
+
+def test_an_output_without_lines_is_an_empty_file(paths):
+    for _ in range(2):
+        write(paths, [], complete=True)
+        assert paths.output.read_bytes() == b"" and not paths.partial.exists()
+    write(paths, ["a"], complete=True)
+    assert ids(paths.output) == ["a"]
+
+
+def test_what_another_run_did_before_it_let_go_of_the_lock_counts(paths, monkeypatch):
+    other = ledger(paths)
+
+    class LateJournal(Journal):
+        def __init__(self, path):
+            other.append([finished("a")])
+            other.close()
+            super().__init__(path)
+
+    monkeypatch.setattr("coachwhip.batch.ledger.Journal", LateJournal)
+    book = ledger(paths)
+    assert len(book.done) == 1
+    book.append([finished("b")])
+    book.complete()
+    book.close()
+    assert ids(paths.output) == ["a", "b"]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_obstacle(paths, monkeypatch):
+    real = os.fsync
+
+    def fsync(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(fd)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    write(paths, NAMES, complete=True)
+    assert ids(paths.output) == NAMES and ids(paths.errors) == ["c"]
 
 
 @pytest.mark.parametrize("written", [0, 5])

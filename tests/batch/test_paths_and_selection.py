@@ -39,6 +39,7 @@ def test_paths_that_cannot_be(tmp_path, monkeypatch):
     assert "no such folder" in refused(source, tmp_path / "no" / "out.jsonl")
     assert "must be a file" in refused(source, tmp_path)
     assert "must be a file" in refused(source, "/dev/null")
+    assert "not standard output" in refused(source, "-")
     assert "not compressed" in refused(source, tmp_path / "out.jsonl.gz")
     assert "two names" in refused(source, tmp_path / "out.jsonl", tmp_path / "out.jsonl")
     assert "No such file" in refused(tmp_path / "missing", tmp_path / "out.jsonl")

@@ -141,6 +141,15 @@ def test_a_wish_to_stop_ends_what_was_begun(batch):
     assert engine.aborted == [] and not engine.live
 
 
+def test_a_wish_to_stop_is_heard_among_lines_that_are_refused(tmp_path, frontend, monkeypatch):
+    monkeypatch.setattr("coachwhip.batch.window.MOST_LINES", 10)
+    lines = [completion(f"r{i}", [9999]) for i in range(100)]
+    batch = Setup(tmp_path, frontend, write_lines(tmp_path / "in.jsonl", lines), len(lines))
+    asked = iter(range(1000))
+    counts = batch.run(RandomEngine(), stopping=lambda: next(asked) >= 5)
+    assert 0 < counts.done == len(read_lines(batch.paths.partial)) < 100
+
+
 def test_memory_does_not_grow_with_the_lines(tmp_path, frontend, monkeypatch):
     monkeypatch.setattr("coachwhip.batch.window.MOST_LINES", 256)
     monkeypatch.setattr("os.fsync", lambda fd: None)

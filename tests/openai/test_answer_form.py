@@ -162,6 +162,25 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(
+    "schema, value, found",
+    [
+        ({"type": "string", "enum": 5}, "any", "whole"),
+        ({"type": "string", "enum": "ab"}, "any", "whole"),
+        ({"type": "string", "enum": [None, 1, "a"]}, "a", "whole"),
+        ({"type": "string", "enum": [None, 1, "a"]}, "1", None),
+        ({"type": "string", "enum": ["\x7f\n", "\U0001f600"]}, "\x7f\n", "whole"),
+        ({"type": "string", "enum": ["\x7f\n", "\U0001f600"]}, "\U0001f600", "whole"),
+        ({"type": "integer", "x-guidance": 5}, "1", "whole"),
+    ],
+)
+def test_odd_schemas_of_arguments(model, schema, value, found):
+    parameters = {"type": "object", "properties": {"city": schema}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    grammar = grammar_of(model, tools=[tool], tool_choice="required")
+    assert model[1](grammar, weather(city=value)) == found
+
+
 @pytest.mark.parametrize("body, reasons, text, found", CASES)
 def test_what_texts_a_grammar_has(model, body, reasons, text, found):
     _, taken = model

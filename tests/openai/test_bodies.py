@@ -216,6 +216,19 @@ def test_wrong_values_of_completions(fields, param, part):
             )
             for text in ('{"a": NaN}', '{"a": "\\ud800"}', '{"a": %s}' % ("[" * 600 + "]" * 600))
         ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"function": {"name": "f", "arguments": text}}],
+                    }
+                    for text in ("{}", '{"a": "\\ud800"}')  # the tokenizer takes no half a pair
+                ]
+            },
+            "messages[1].tool_calls[0].function.arguments",
+            "give the text of a JSON object",
+        ),
         ({"logprobs": 5}, "logprobs", "give true or false"),
         ({"top_logprobs": 2}, "top_logprobs", "it needs logprobs: true"),
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'function'"),

@@ -120,6 +120,8 @@ def test_a_call_with_arguments_of_every_type():
         ("either", "x", "x"),
         ("unit", "7", "7"),
         ("any", "text", "text"),
+        ("any", '["\\ud83d"]', '["\\ud83d"]'),  # half a pair cannot be sent
+        ("tags", '["\\ud83d\\ude00"]', ["\U0001f600"]),
         ("any", '"text"', "text"),
     ],
 )
@@ -171,6 +173,8 @@ def test_half_a_surrogate_pair_stays_escaped():
             "and more",
             [("weather", '{"days": 4}')],
         ),
+        # One whose arguments are complete stays so, wherever the closing mark breaks off.
+        ("<tool_call><function=now></function>\n</tool", "", [("now", "{}")]),
         # One that breaks off is not completed.
         ("<tool_call><function=now>", "", [("now", "")]),
         (

@@ -187,6 +187,15 @@ def test_compiled_grammars_are_few(guidance):
     assert first.mask().tolist() == again.mask().tolist()
 
 
+def test_compiled_grammars_are_few_where_they_are_long(guidance, monkeypatch):
+    monkeypatch.setattr("coachwhip.sampling.guidance.MOST_CHARACTERS", 100)
+    for size in (40, 41, 42, 99):
+        guidance.check(Grammar("choice", ["a" * size]))
+        sizes = [grammar.size for grammar in guidance._compiled]
+        assert sizes[-1] == size and sum(sizes) <= 100
+    assert sizes == [99]
+
+
 def test_threads_may_ask_at_once(guidance):
     """Of more grammars than are kept, so that some are pushed out meanwhile."""
 

@@ -181,3 +181,26 @@ def test_a_grammar_that_grows_too_complex_ends_with_a_reason(tokenizer):
         guide.append(x)
     assert reason is not None and "too complex" in reason and len(reason.splitlines()) == 1
     assert not guide.ended and guide.mask([x]) is None and guide.allowed([x]) == 0
+
+
+def test_states_that_other_texts_needed_end_no_text(tokenizer):
+    """Texts of one grammar share the states of its lexer; when these are full, all go on anew."""
+    grammar = Grammar("regex", "(.*a.{12}|.*b.{11}|.*c.{10})")
+    full = Guidance(tokenizer, 512, [END], LLParserLimits(max_lexer_states=4000))
+    draw, letters = np.random.default_rng(0), [tokenizer.encode(c)[0] for c in "abcd"]
+    compiled = set()
+    early, free = full.guide(grammar), Guidance(tokenizer, 512, [END]).guide(grammar)
+    for _ in range(30):
+        guide = full.guide(grammar)
+        for token in draw.choice(letters, 40).tolist():
+            guide.mask()
+            assert guide.refusal(token) is None
+            guide.append(token)
+        compiled.update(map(id, full._compiled.values()))
+        token = int(draw.choice(letters))
+        assert early.refusal(token) is None
+        for one in (early, free):
+            one.append(token)
+        assert early.mask().tolist() == free.mask().tolist()
+        assert early.mask(letters[:2]).tolist() == free.mask(letters[:2]).tolist()
+    assert len(compiled) > 1

@@ -115,7 +115,9 @@ def test_messages_name_field_value_and_what_may_be_given(values, message):
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, "repetition_penalty"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, False, "1", None, [1.0]])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 10**400, True, False, "1", None, [1.0]]
+)
 def test_numbers_are_finite_and_neither_booleans_nor_text(name, value):
     refused(**{name: value})
 

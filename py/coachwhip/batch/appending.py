@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from ..errors import StorageError
+
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""Errors of file systems, network ones mostly, that cannot wait for a folder."""
 
 
 class AppendedFile:
@@ -62,10 +66,20 @@ class AppendedFile:
 
 
 def sync_folder(path: Path) -> None:
-    """Waits until the names in a file's folder are on the disk."""
-    fd = os.open(path.parent, os.O_RDONLY)
+    """Waits until the names in a file's folder are on the disk, where that can be asked for.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    try:
+        fd = os.open(path.parent, os.O_RDONLY)
+    except PermissionError:  # a folder may be written without being read
+        return
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise _cannot_write(path, error) from error
     finally:
         os.close(fd)
 
@@ -97,4 +111,8 @@ def _guarded(path: Path, action):
     try:
         return action()
     except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path}: cannot be written: {error.strerror}")

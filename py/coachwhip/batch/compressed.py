@@ -9,6 +9,8 @@ from typing import BinaryIO
 import zstandard
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
+"""After a byte from 0x50 to 0x5f: a frame without content, which pzstd writes first."""
 _STEP = 1024
 """Bytes that are decompressed at a time; a hostile one becomes 32 MB at most."""
 _MOST_WINDOW = 1 << 31
@@ -24,7 +26,7 @@ def decompressed(file: BinaryIO) -> BinaryIO:
     file.seek(0)
     if magic.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file)
-    if magic == _ZSTD:
+    if magic == _ZSTD or (magic[1:] == _ZSTD_SKIPPABLE and magic[0] >> 4 == 5):
         return io.BufferedReader(_ZstdFile(file), 1 << 17)
     return file
 

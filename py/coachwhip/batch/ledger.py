@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 from ..errors import BatchError, StorageError, shown
 from .appending import AppendedFile, sync_folder, write_whole
@@ -45,20 +46,23 @@ class Ledger:
         self._paths = paths
         self.done, self.num_failed = IdList(), 0
         self._output: AppendedFile | None = None
-        there = [p for p in (paths.output, paths.partial) if p.exists()]
         paths.refuse_foreign()
         self._journal = Journal(paths.journal)
         try:
-            self._resume(there, origin, source)
+            # Only now, as a run that had the lock may have moved them until then.
+            there = [p for p in (paths.output, paths.partial) if p.exists()]
+            if there:
+                self._resume(there, origin, source)
+            self._check_errors(there)
+            if not there:
+                self._journal.origin()  # refuses a file that is no journal
+                self._journal.begin(origin)  # nothing is left that an older one could protect
         except BaseException:
             self._journal.close()
             raise
 
     def _resume(self, there: Sequence, origin: Origin, source: BatchInput) -> None:
         found = self._journal.origin()
-        if not there:
-            self._journal.begin(origin)  # nothing that an older journal could protect
-            return
         if found is None:
             raise BatchError(
                 self._journal.path, "has no first line", f"move {there[0].name} and it away"
@@ -115,6 +119,18 @@ class Ledger:
             repaired.cut(complete)
             repaired.close()
 
+    def _check_errors(self, there: Sequence) -> None:
+        """Refuses an error file that holds anything else than failed lines of this output."""
+        errors = self._paths.errors
+        if not errors.exists():
+            return
+        with there[0].open("rb") if there else BytesIO() as output, errors.open("rb") as found:
+            failed = filter(has_failed, output)
+            if any(line != next(failed, None) for line in found):
+                raise BatchError(
+                    errors, "exists, and is not this output's error file", "move it away"
+                )
+
     def append(self, finished: Sequence[Finished]) -> None:
         """Writes lines and waits until they are on the disk.
 
@@ -136,10 +152,13 @@ class Ledger:
             StorageError: One of them cannot be written; the partial output is kept.
         """
         partial, output = self._paths.partial, self._paths.output
-        if partial.exists():
-            if self.num_failed:
-                with partial.open("rb") as file:
-                    write_whole(self._paths.errors, filter(has_failed, file))
+        named = not partial.exists() and output.exists()
+        if not named:
+            AppendedFile(partial).close()  # an output without lines is an empty file
+        if self.num_failed:
+            with (output if named else partial).open("rb") as file:
+                write_whole(self._paths.errors, filter(has_failed, file))
+        if not named:
             _give_name(partial, output)
 
     def close(self) -> None:

@@ -36,9 +36,9 @@ class BatchLine:
 
     @property
     def form(self) -> bytes:
-        """All of the body but its prompt: many lines have the same."""
+        """Digest of all of the body but its prompt: many lines have the same."""
         rest = {k: v for k, v in self.given.items() if k not in ("prompt", "messages")}
-        return to_json([self.url, rest])
+        return sha256(to_json([self.url, rest])).digest()
 
     def seed(self, engine_seed: int | None) -> int:
         """Returns the seed of a body that gives none: the same in every run with the same engine

@@ -64,6 +64,10 @@ class BatchPaths:
             BatchError: The input is not there, is one of the files that are written, or a file
                 cannot be written.
         """
+        if self.output.name == STDIN:
+            raise BatchError(
+                self.output.name, "an output is a file, not standard output", "name one"
+            )
         if self.output.suffix in _COMPRESSED:
             raise BatchError(
                 self.output, "an output is not compressed", "give a name without the ending"

@@ -32,9 +32,10 @@ def id_of(record: bytes) -> str | None:
     """Returns the id of an output's line; None when it is no such line."""
     try:
         found = from_json(record)
-        return found["custom_id"] if {"response", "error"} <= found.keys() else None
+        custom_id = found["custom_id"] if {"response", "error"} <= found.keys() else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    return custom_id if isinstance(custom_id, str) else None
 
 
 def _line(custom_id: str, status: int, body: dict, error: dict | None) -> bytes:

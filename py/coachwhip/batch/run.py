@@ -82,7 +82,7 @@ class BatchRun:
 
     def _fill(self, pool: ThreadPoolExecutor) -> None:
         """Starts as many texts as there is room for, unless they had better wait."""
-        while len(self._live) < self._max_inflight:
+        while len(self._live) < self._max_inflight and not self._stopping():
             if self._window is None or not self._window.order:
                 # With texts under way, a window that is not ready is no reason to wait.
                 if self._live and not self._next.done():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import ConfigError
+from ..errors import BatchError, ConfigError, StorageError
 from .engine_flags import engine_flags
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ def _run(engine: Engine, prepared: PreparedBatch, max_inflight: int | None) -> b
         run = BatchRun(engine, prepared.windows(), prepared.ledger, counts, seats, stopping, redraw)
         try:
             run.run()
+        except BatchError as error:  # of the input, in the midst of a run that had begun
+            raise StorageError(str(error)) from None
         finally:
             counts.end()
         if counts.before + counts.done < counts.total:

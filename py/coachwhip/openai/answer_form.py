@@ -98,7 +98,8 @@ class _Lark:
         """Returns a rule's right side for JSON of a schema."""
         wanted = json.loads(schema)
         check_schema(wanted)
-        layout = {**JSON_LAYOUT, **more, **(wanted.get("x-guidance") or {})}
+        own = wanted.get("x-guidance")
+        layout = {**JSON_LAYOUT, **more, **(own if isinstance(own, Mapping) else {})}
         return f"%json {json.dumps({**wanted, 'x-guidance': layout}, ensure_ascii=False)}"
 
     def calls(self, tools: Sequence[Tool], several: bool) -> str:
@@ -129,12 +130,13 @@ class _Lark:
     def _parameter(
         self, root: Mapping, key: str, schema: object, types: frozenset[str], rule: str
     ) -> str:
-        opening = json.dumps(f"{PARAMETER}{key}>\n", ensure_ascii=False)
+        opening = json.dumps(f"{PARAMETER}{key}>\n")
         closing = json.dumps(f"\n{END_PARAMETER}\n")
         choices = schema.get("enum") if isinstance(schema, Mapping) else None
-        if types == STRING and choices:
-            texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in choices)
-            return f"{opening} ({texts}) {closing}"
+        listed = choices if isinstance(choices, list) else []
+        texts = [json.dumps(text) for text in listed if isinstance(text, str)]
+        if types == STRING and texts:
+            return f"{opening} ({' | '.join(texts)}) {closing}"
         if not types or "string" in types:
             # Written as it is, without quotes: any text up to the first end.
             self.rules[f"{rule}_text[suffix={closing}]"] = "/(?s:.*)/"

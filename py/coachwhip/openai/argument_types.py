@@ -76,6 +76,8 @@ def to_json(text: str, types: frozenset[str]) -> str:
     bare = text.strip()
     try:
         value = json.loads(_WORDS.get(bare, bare), parse_constant=_refuse, parse_float=_finite)
+        # Half a surrogate pair can be spelled in JSON but not sent, nor can what nests too deep.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return quoted(text)
     kind = _kind(value)

@@ -104,7 +104,7 @@ class ToolCallParser:
             self._value += text
             text = self._value if self._streams else quoted(self._value)[:-1]
             self._argue(quoted(text)[1:-1] if self._streams else text)
-        elif text.strip(_BLANK):
+        elif self._state != self._end and text.strip(_BLANK):
             self._argue(quoted(text)[1:-1])
         return self._taken()
 

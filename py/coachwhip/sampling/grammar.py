@@ -42,13 +42,16 @@ class Grammar:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise RequestError("grammar.kind", self.kind, f"give one of {', '.join(KINDS)}")
-        value = getattr(self, f"_{self.kind}")(self.value)
-        text = value if isinstance(value, str) else "".join(value or ())
-        if len(text) > LONGEST_GRAMMAR:
+        object.__setattr__(self, "value", getattr(self, f"_{self.kind}")(self.value))
+        if self.size > LONGEST_GRAMMAR:
             raise RequestError(
-                "grammar.value", f"{len(text)} characters", f"give at most {LONGEST_GRAMMAR}"
+                "grammar.value", f"{self.size} characters", f"give at most {LONGEST_GRAMMAR}"
             )
-        object.__setattr__(self, "value", value)
+
+    @property
+    def size(self) -> int:
+        """Characters of the value."""
+        return len(self.value if isinstance(self.value, str) else "".join(self.value or ()))
 
     def _json_object(self, value: object) -> None:
         if value is not None:

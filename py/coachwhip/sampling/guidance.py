@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import RequestError
 from ..tokenizer import Tokenizer
-from .grammar import Grammar
+from .grammar import LONGEST_GRAMMAR, Grammar
 from .guide import Guide
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_COMPILED = 64
 """Grammars that stay compiled."""
+MOST_CHARACTERS = 4 * LONGEST_GRAMMAR
+"""Most characters of these together: one of a schema may take 300 bytes compiled."""
 JSON_LAYOUT = {"whitespace_pattern": r"(\x20|\r?\n[\x20\x09]{0,64})"}
 """Between two JSON tokens: a space, or a new line and its indentation; never blank without end."""
 
@@ -69,16 +71,27 @@ class Guidance:
         Raises:
             RequestError: As `check`.
         """
-        matcher = self._matcher(grammar).deep_copy()
+        compiled = self._matcher(grammar)
+
+        def renew() -> LLMatcher:
+            """Copies share the states of their lexer, which one day are too many."""
+            nonlocal compiled
+            with self._lock:
+                if self._compiled.get(grammar) is compiled:
+                    del self._compiled[grammar]
+            compiled = self._matcher(grammar)
+            return compiled.deep_copy()
+
         known, special = self._converted.vocab_size, self._source.special_ids()
         ends = {token for token in stop_token_ids if token in special}
         eos = set(self._eos)
         return Guide(
-            matcher,
+            compiled.deep_copy(),
             self._vocab,
             known,
             ends if ignore_eos else ends | eos,
             eos - ends if ignore_eos else (),
+            renew,
         )
 
     def _matcher(self, grammar: Grammar) -> LLMatcher:
@@ -91,7 +104,10 @@ class Guidance:
         found = self._compile(grammar)
         with self._lock:
             self._compiled[grammar] = found
-            if len(self._compiled) > MOST_COMPILED:
+            while (
+                len(self._compiled) > MOST_COMPILED
+                or sum(one.size for one in self._compiled) > MOST_CHARACTERS
+            ):
                 self._compiled.popitem(last=False)
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32
 """Tokens per word of a mask."""
+_FULL = "too many states"
+"""In the reason of a matcher whose lexer, with all texts so far, has as many as it may."""
 NOTHING_LEFT = (
     "no token may come next: what the grammar allows here is excluded by bad_words, min_tokens or "
     "logits that are -inf"
@@ -37,6 +39,8 @@ class Guide:
         known: Tokens of the matcher, at least `vocab`.
         ends: Tokens that end the text, allowed wherever it may end.
         never: End tokens that the matcher would allow there, and the request does not.
+        renew: Returns a matcher at the beginning that shares nothing with those before; None:
+            a grammar that other texts made too large ends this one too.
     """
 
     def __init__(
@@ -46,21 +50,30 @@ class Guide:
         known: int,
         ends: Collection[int],
         never: Collection[int] = (),
+        renew: Callable[[], LLMatcher] | None = None,
     ) -> None:
         self._matcher, self._known = matcher, known
         self._words, self._tail = mask_words(vocab), vocab % WORD_BITS
         self._ends, self._never = frozenset(ends), tuple(never)
         self._masks: dict[tuple[int, ...], np.ndarray | None] = {}
         self._problem: str | None = None
+        self._renew, self._renewed = renew, False
+        self._text: list[int] = []
 
     @property
     def ended(self) -> bool:
         """Whether the text is complete: no longer one is in the grammar."""
-        return self._problem is None and self._matcher.is_stopped()
+        matcher = self._matcher
+        return self._problem is None and matcher.is_stopped() and not matcher.is_error()
 
     def refusal(self, token: int) -> str | None:
         """Returns why a token cannot come next; None if it can."""
         takes = self.allowed((token,))
+        if not takes:
+            # A matcher that is full refuses all; that it is shows when it makes a mask.
+            self._masks.clear()
+            self.mask()
+            takes = self.allowed((token,))
         return self._problem or (None if takes else NOTHING_LEFT)
 
     def append(self, token: int) -> None:
@@ -68,14 +81,17 @@ class Guide:
         self._masks.clear()
         if token not in self._ends or not self._matcher.is_accepting():
             self._matcher.consume_token(token)
+            self._text.append(token)
 
     def allowed(self, drafts: Sequence[int] = ()) -> int:
         """Returns how many of the drafts after the text may come before it is complete."""
-        if self._problem is not None:
-            return 0
-        taken = self._matcher.try_consume_tokens(list(drafts))
-        ends = taken < len(drafts) and drafts[taken] in self._ends and self._matcher.is_accepting()
-        return taken + ends if self._back(taken) else 0
+        while self._problem is None:
+            matcher = self._matcher
+            taken = matcher.try_consume_tokens(list(drafts))
+            ends = taken < len(drafts) and drafts[taken] in self._ends and matcher.is_accepting()
+            if self._back(taken):
+                return taken + ends
+        return 0
 
     def mask(self, drafts: Sequence[int] = ()) -> np.ndarray | None:
         """Returns which tokens may come after the text and these drafts.
@@ -85,20 +101,22 @@ class Guide:
             matter, since a draft is not in the grammar or the text is complete before the last.
         """
         key = tuple(drafts)
-        if key not in self._masks:
-            self._masks[key] = self._computed(key)
-        return self._masks[key]
+        while key not in self._masks and self._problem is None:
+            mask = self._computed(key)
+            if not self._renewed:
+                self._masks[key] = mask
+        return self._masks.get(key)
 
     def _computed(self, drafts: tuple[int, ...]) -> np.ndarray | None:
         matcher = self._matcher
-        if self._problem is not None or matcher.is_stopped():
+        if matcher.is_stopped() and not matcher.is_error():
             return None
         taken, mask = matcher.try_consume_tokens(list(drafts)), None
-        if taken == len(drafts) and not matcher.is_stopped():
+        if not matcher.is_stopped():
             mask = np.empty(mask_words(self._known), np.int32)
             matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         accepting = matcher.is_accepting()
-        if not self._back(taken) or mask is None:
+        if not self._back(taken) or mask is None or taken < len(drafts):
             return None
         bits = mask.view(np.uint32)
         if accepting:
@@ -112,10 +130,21 @@ class Guide:
         return mask
 
     def _back(self, taken: int) -> bool:
-        """Takes the drafts back that the matcher went through; False where it gave up."""
-        if self._matcher.is_error():
-            reason = " ".join(self._matcher.get_error().split())
+        """Takes the drafts back that the matcher went through.
+
+        Returns:
+            False where it gave up: there is a problem, or another one has taken its place.
+        """
+        if not self._matcher.is_error():
+            self._renewed = False
+            if taken:
+                self._matcher.rollback(taken)
+            return True
+        reason = " ".join(self._matcher.get_error().split())
+        if self._renew is not None and not self._renewed and _FULL in reason:
+            self._renewed = True
+            self._matcher = self._renew()
+            self._matcher.consume_tokens(self._text)
+        else:
             self._problem = f"the grammar is too complex to be followed here: {reason}"
-        elif taken:
-            self._matcher.rollback(taken)
-        return self._problem is None
+        return False
