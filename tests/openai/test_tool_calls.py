@@ -130,9 +130,10 @@ def test_values_become_what_the_schema_says(key, text, value):
     assert found == {key: value} and type(found[key]) is type(value)
 
 
-def test_half_a_surrogate_pair_stays_escaped():
+def test_half_a_surrogate_pair_makes_a_text_of_a_value():
+    """A conversation that holds it could not be sent again."""
     text = to_json('["\\ud83d", "é"]', frozenset({"array"}))
-    assert text.encode().isascii() and json.loads(text) == ["\ud83d", "é"]
+    assert text.encode() and json.loads(text) == '["\\ud83d", "é"]'
     assert to_json('["\\ud83d\\ude42"]', frozenset({"array"})) == '["🙂"]'
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 
-_HALF = re.compile("[\ud800-\udfff]")
 STRING, ANY = frozenset({"string"}), frozenset()
 _KINDS = {str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
 _DEEPEST = 16
@@ -87,9 +85,7 @@ def to_json(text: str, types: frozenset[str]) -> str:
         return quoted(text)
     if kind == "string" and types:
         return quoted(text)  # the quotes are part of a string that is written without
-    written = json.dumps(value, ensure_ascii=False)
-    # Half a surrogate pair is fit for no response; it stays escaped, as the model wrote it.
-    return json.dumps(value) if _HALF.search(written) else written
+    return json.dumps(value, ensure_ascii=False)
 
 
 def quoted(text: str) -> str:
