@@ -61,8 +61,8 @@ class ConfigError(CoachwhipError):
         )
 
 
-class CheckpointError(CoachwhipError):
-    """A checkpoint's files that cannot be read, or tensors that do not fit its config.
+class _FileError(CoachwhipError):
+    """What is wrong with a file, or with several things in it.
 
     Args:
         path: The file or folder.
@@ -83,25 +83,12 @@ class CheckpointError(CoachwhipError):
         super().__init__(_about_file(self.path, self.problems, hint, summary))
 
 
-class BatchError(CoachwhipError):
-    """A batch that cannot begin or go on as asked; nothing was written.
+class CheckpointError(_FileError):
+    """A checkpoint's files that cannot be read, or tensors that do not fit its config."""
 
-    Args:
-        path: The file that it is about.
-        problems: One line, or one line each.
-        hint: The fix, when it is the same for all problems.
-        summary: Headline over several problems.
-    """
 
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        problems: str | Sequence[str],
-        hint: str = "",
-        summary: str = "",
-    ):
-        listed = [problems] if isinstance(problems, str) else list(problems)
-        super().__init__(_about_file(str(path), list(map(_one_line, listed)), hint, summary))
+class BatchError(_FileError):
+    """A batch that cannot begin or go on as asked; nothing was written."""
 
 
 class RequestError(CoachwhipError):

@@ -247,6 +247,17 @@ def test_outputs_are_not_lost_when_the_next_plan_fails(make, monkeypatch):
     assert_nothing_is_owned(engine)
 
 
+def assert_only_the_last_goes_on(engine, outputs, want):
+    """Asserts that two requests ended with an error, and that the third gives what is wanted."""
+    check(engine)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error", None]
+    while engine.has_unfinished:
+        engine.step()
+        check(engine)
+    assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
+    assert_nothing_is_owned(engine)
+
+
 @slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_rows_that_cannot_be_laid_out_end_their_step_alone(make, monkeypatch, loop):
@@ -265,13 +276,7 @@ def test_rows_that_cannot_be_laid_out_end_their_step_alone(make, monkeypatch, lo
     with pytest.raises(ValueError, match="no row"):
         for _ in range(3):
             engine.step()
-    check(engine)
-    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error", None]
-    while engine.has_unfinished:
-        engine.step()
-        check(engine)
-    assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
-    assert_nothing_is_owned(engine)
+    assert_only_the_last_goes_on(engine, outputs, want)
 
 
 @slow
@@ -294,13 +299,7 @@ def test_an_interrupt_after_a_step_ends_its_requests_alone(make, monkeypatch, lo
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(owner, name, interrupted)
         engine.step()
-    check(engine)
-    assert [o.outputs[0].finish_reason for o in outputs] == ["error", "error", None]
-    while engine.has_unfinished:
-        engine.step()
-        check(engine)
-    assert outputs[2].outputs[0].token_ids == want.outputs[0].token_ids
-    assert_nothing_is_owned(engine)
+    assert_only_the_last_goes_on(engine, outputs, want)
 
 
 @slow
