@@ -143,6 +143,12 @@ def test_senseless_sampling_defaults_are_left_out_with_a_warning(
     )
 
 
+def test_a_default_beyond_all_floats_is_ignored(tmp_path):
+    model = read_model(write_config(tmp_path, DENSE, {"temperature": 10**400}))
+    assert "temperature" not in model.generation_defaults
+    assert "temperature" in model.warnings[0] and "is ignored" in model.warnings[0]
+
+
 @pytest.mark.parametrize(
     "given, dtype",
     [

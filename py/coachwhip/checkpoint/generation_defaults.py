@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from ..errors import shown
+from ..real_number import is_real
 from .hf_config import HFConfig
 
 
@@ -29,13 +29,9 @@ def generation_defaults(config: HFConfig) -> dict[str, bool | int | float]:
     return found
 
 
-def _number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
-
-
 _KEYS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "do_sample": ("true or false", lambda v: isinstance(v, bool)),
-    "temperature": ("a number of at least 0", lambda v: _number(v) and v >= 0),
-    "top_p": ("a number above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
+    "temperature": ("a number of at least 0", lambda v: is_real(v) and v >= 0),
+    "top_p": ("a number above 0 and at most 1", lambda v: is_real(v) and 0 < v <= 1),
     "top_k": ("an integer of at least 0", lambda v: type(v) is int and v >= 0),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
+
+from ..real_number import is_real
 
 
 class Body(BaseModel):
@@ -63,11 +64,7 @@ def _count(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise wrong("give a number")
-    try:
-        is_finite = value is None or math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
-        is_finite = False
-    if not is_finite:
+    if value is not None and not is_real(value):
         raise wrong("give a finite number")
     return value
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import RequestError
+from ..real_number import is_real
 from .grammar import Grammar
 
 MOST_LOGPROBS = 20
@@ -133,7 +134,7 @@ class SamplingParams:
         for token, value in bias.items():
             if isinstance(token, str) and token.isdecimal():
                 token = int(token)  # JSON has no other keys
-            if not _is_int(token, 0) or not _is_real(value) or not abs(value) <= MOST_BIAS:
+            if not _is_int(token, 0) or not is_real(value) or not abs(value) <= MOST_BIAS:
                 raise RequestError("logit_bias", {token: value}, hint)
             found[token] = float(value)
         object.__setattr__(self, "logit_bias", found or None)
@@ -159,7 +160,7 @@ class SamplingParams:
 
     def _real(self, name: str, low: float, high: float, open_below: bool = False) -> None:
         value = getattr(self, name)
-        inside = _is_real(value) and low <= value <= high and not (open_below and value == low)
+        inside = is_real(value) and low <= value <= high and not (open_below and value == low)
         if not inside:
             first = f"above {low:g}" if open_below else f"from {low:g}"
             upper = "" if high == math.inf else f" to {high:g}"
@@ -187,12 +188,3 @@ def _as_tuple(value: object) -> tuple | None:
 
 def _is_int(value: object, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
-
-
-def _is_real(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
-        return False
