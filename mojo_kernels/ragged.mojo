@@ -13,10 +13,13 @@ from max.runtime.asyncrt import parallelism_level
 from std.math import ceildiv
 from std.utils.numerics import FlushDenormals
 
+from .team import share_with_team
 
-comptime SERIAL_BELOW = 1 << 19
-"""Work, in state values, under which one thread is faster: a parallel region costs tens to
-hundreds of microseconds, whatever it does."""
+comptime SERIAL_BELOW = 1 << 15
+"""Work, in state values, under which one thread is faster: some microseconds."""
+comptime SERIAL_BELOW_WITHOUT_TEAM = 1 << 19
+"""The same where the process has no team: a parallel region of the runtime costs tens to hundreds
+of microseconds, whatever it does."""
 
 comptime ROWS_PER_SEQUENCE = 2
 """Fixed cost of a sequence (loading and storing its state), in rows."""
@@ -165,6 +168,39 @@ def first_item(
     return units * batch
 
 
+def run_shares[
+    Work: def(Int) -> None
+](work: Work, shares: Int, cost: Int, ctx: DeviceContext) raises:
+    """Calls `work(i)` for `i` in `[0, shares)`, on as many threads as pay.
+
+    Parameters:
+        Work: Type of the function.
+
+    Args:
+        work: What to do for a share. Must not raise.
+        shares: Number of shares, at most one for each thread.
+        cost: Cost of all of them in state values; decides whether threads pay.
+        ctx: The device context of the op, a CPU's.
+
+    Raises:
+        Error: The context is not a CPU's, or the threads cannot be started.
+    """
+
+    def flushing(i: Int) {imm}:
+        with FlushDenormals():
+            work(i)
+
+    if shares > 1 and cost >= SERIAL_BELOW:
+        if share_with_team(flushing, shares):
+            return
+        if cost >= SERIAL_BELOW_WITHOUT_TEAM:
+            sync_parallelize(flushing, shares, ctx.assert_cpu_target())
+            return
+    with FlushDenormals():
+        for i in range(shares):
+            work(i)
+
+
 def for_each_unit_and_sequence[
     Work: def(Int, Int) -> None
 ](
@@ -195,25 +231,17 @@ def for_each_unit_and_sequence[
     Raises:
         Error: The context is not a CPU's.
     """
-    var cpu = ctx.assert_cpu_target()
     var tokens = Int(seq_start[unsafe_offset=batch])
-    var workers = parallelism_level(cpu)
-    if workers == 1 or tokens * units * values_per_row < SERIAL_BELOW:
-        with FlushDenormals():
-            for s in range(batch):
-                for unit in range(units):
-                    work(unit, s)
-        return
+    var workers = parallelism_level(ctx.assert_cpu_target())
     var total = (tokens + batch * ROWS_PER_SEQUENCE) * units
 
     def share(w: Int) {imm}:
         var lo = first_item(total * w // workers, units, batch, seq_start)
         var hi = first_item(total * (w + 1) // workers, units, batch, seq_start)
-        with FlushDenormals():
-            for item in range(lo, hi):
-                work(item % units, item // units)
+        for item in range(lo, hi):
+            work(item % units, item // units)
 
-    sync_parallelize(share, workers, cpu)
+    run_shares(share, workers, tokens * units * values_per_row, ctx)
 
 
 def for_each_share[
@@ -240,22 +268,16 @@ def for_each_share[
     Raises:
         When the threads cannot be started.
     """
-    var cpu = ctx.assert_cpu_target()
     var parts = ceildiv(count, multiple)
-    var workers = min(parallelism_level(cpu), parts)
-    if workers <= 1 or count * values_per_item < SERIAL_BELOW:
-        with FlushDenormals():
-            work(0, count)
-        return
+    var workers = min(parallelism_level(ctx.assert_cpu_target()), parts)
 
     def share(w: Int) {imm}:
-        with FlushDenormals():
-            work(
-                parts * w // workers * multiple,
-                min(parts * (w + 1) // workers * multiple, count),
-            )
+        work(
+            parts * w // workers * multiple,
+            min(parts * (w + 1) // workers * multiple, count),
+        )
 
-    sync_parallelize(share, workers, cpu)
+    run_shares(share, workers, count * values_per_item, ctx)
 
 
 def for_each_stretch[

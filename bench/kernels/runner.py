@@ -20,6 +20,7 @@ from bench.kernels.report import Report
 from bench.kernels.result import Result
 from bench.kernels.timing import interleave
 from coachwhip.locate import kernels_dir
+from coachwhip.team import start_team
 
 MB = 1 << 20
 
@@ -116,6 +117,7 @@ def run(kernels: Sequence[str], *, quick: bool, say: Callable[[str], None]) -> R
         import_module(f"bench.kernels.{name}").benchmark(quick) for name in kernels
     ]
     session = InferenceSession(devices=[CPU()])
+    start_team(session)
     say("Compiling the kernels (minutes when cold)")
     own = [*roofline.graphs(), *(spec for b in benchmarks for spec in b.own)]
     models = compiled(session, own, [kernels_dir(), roofline.OPS])

@@ -29,6 +29,7 @@ from .pools import allocate_pool
 from .sampling.sampler import SampledRow
 from .sampling.tensors import SamplingTensors
 from .schedule.plan import StepPlan
+from .team import start_team
 
 MOST_IN_PLACE, LARGEST_IN_PLACE = 64, 1 << 16
 """Host arrays whose buffers are kept, and bytes of the largest one."""
@@ -95,6 +96,8 @@ class Runner:
         self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
         """By id, host arrays and the buffers over them: decode steps pass the same ones again."""
         self._session = InferenceSession(devices=[self._device])
+        if not on_gpu:
+            start_team(self._session, on_progress)
         self._page_copy = None
         slots = config.num_state_slots + config.audit_slots
         pages = config.num_kv_pages + config.audit_pages

@@ -1,0 +1,90 @@
+"""The threads that ops share their work with: that they help, and that nothing else changes."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter_ns
+
+import numpy as np
+import pytest
+from max.driver import CPU
+from max.engine import InferenceSession, Model
+
+from coachwhip.team import start_team
+from tests.kernels.arrays import assert_same_bits, run
+from tests.kernels.op_graphs import LINEAR
+from tests.kernels.test_linear import operands
+
+ONE_THREAD = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from max.driver import CPU
+from max.engine import InferenceSession
+from coachwhip.locate import kernels_dir
+from coachwhip.team import start_team
+from tests.kernels.arrays import assert_close, run
+from tests.kernels.op_graphs import LINEAR, compiled
+from tests.kernels.test_linear import operands
+session = InferenceSession(devices=[CPU()])
+print(start_team(session).members)
+config = LINEAR[0]
+x, w = operands(config, 5, 512, 600, 3)
+y = run(compiled(session, kernels_dir(), [config])[config.name], x, w)
+assert_close(y, x.values @ w.values.T, "y")
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> InferenceSession:
+    return InferenceSession(devices=[CPU()])
+
+
+def test_members_take_part(models: dict[str, Model], session: InferenceSession) -> None:
+    """One member for each further CPU; a row of 300,000 products is enough work for two threads."""
+    config = LINEAR[0]
+    x, w = operands(config, 1, 512, 600, 0)
+    before = start_team(session)
+    for _ in range(200):
+        run(models[config.name], x, w)
+    after = start_team(session)
+    assert after.members == len(os.sched_getaffinity(0)) - 1
+    if after.members:
+        assert after.shared_jobs > before.shared_jobs
+
+
+def test_several_callers_at_a_time(models: dict[str, Model]) -> None:
+    """Members serve one op at a time; others go on alone, and all get their own results."""
+    jobs = []
+    for seed, config in enumerate(LINEAR * 2):
+        x, w = operands(config, 1 + seed, 512, 600, seed)
+        jobs.append((models[config.name], x, w, run(models[config.name], x, w)))
+
+    def again(job: tuple) -> None:
+        model, x, w, expected = job
+        for _ in range(150):
+            assert_same_bits(run(model, x, w), expected, "y")
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(again, jobs))
+
+
+def test_pauses_between_ops(models: dict[str, Model]) -> None:
+    """Members leave after a while without work, at any moment of the next op, and come again."""
+    config = LINEAR[0]
+    x, w = operands(config, 2, 512, 600, 1)
+    expected = run(models[config.name], x, w)
+    rng = np.random.default_rng(0)
+    for pause_us in rng.uniform(150, 260, 400):
+        end = perf_counter_ns() + pause_us * 1e3
+        while perf_counter_ns() < end:
+            pass
+        assert_same_bits(run(models[config.name], x, w), expected, "y")
+
+
+def test_one_cpu_has_no_members() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", ONE_THREAD], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert found.stdout.split() == ["0"]
