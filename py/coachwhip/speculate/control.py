@@ -93,8 +93,8 @@ class DraftControl:
             drafts: Those of all requests that it verified.
             seconds: Its time, that of drafting for the next step included.
         """
-        times = self._times_of(num_requests)
-        times.add(seconds, drafts / num_requests, self._wanted > 0)
+        if self._adaptive:
+            self._times_of(num_requests).add(seconds, drafts / num_requests, self._wanted > 0)
         self._wanted = 0
 
     def settle(self, request_id: str, num_requests: int) -> None:
@@ -114,7 +114,9 @@ class DraftControl:
             self._start_rate += REQUEST_WEIGHT * (request.rate - self._start_rate)
 
     def _length(self, request_id: str, num_requests: int) -> int:
-        request = self._requests.setdefault(request_id, _Request(self._start_rate))
+        request = self._requests.get(request_id)
+        if request is None:
+            request = self._requests[request_id] = _Request(self._start_rate)
         if not request.rest:
             times = self._times_of(num_requests)
             if times.wants_plain:
@@ -152,4 +154,7 @@ class DraftControl:
     def _times_of(self, num_requests: int) -> StepTimes:
         """Returns the times of steps with up to the same power of two of requests."""
         order = max(0, num_requests - 1).bit_length()
-        return self._times.setdefault(order, StepTimes(self._most))
+        times = self._times.get(order)
+        if times is None:
+            times = self._times[order] = StepTimes(self._most)
+        return times

@@ -87,10 +87,14 @@ class Speculator:
 
     def took(self, plan: StepPlan, seconds: float) -> None:
         """Takes note of the time of a step, drafting included but for what was caught up with."""
-        rows = [s.num_outputs for s in plan.sequences]
-        if rows and all(n == len(s.tokens) for n, s in zip(rows, plan.sequences, strict=True)):
+        rows, count = 0, len(plan.sequences)
+        for sequence in plan.sequences:
+            if sequence.num_outputs != len(sequence.tokens):
+                return  # not a decode step
+            rows += sequence.num_outputs
+        if count:
             seconds = max(0.0, seconds - self.drafter.catch_up_s)
-            self.control.took(len(rows), sum(rows) - len(rows), seconds)
+            self.control.took(count, rows - count, seconds)
 
     def reset_cache(self) -> None:
         """Has a drafter with a prefix cache of its own forget that."""
