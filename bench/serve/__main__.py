@@ -53,16 +53,21 @@ def main(
     """
     import coachwhip.telemetry  # noqa: F401
     from bench.packages import require
+    from bench.serve.equal_checkpoint import default_dtype
     from bench.serve.load import QUICK, Sizes, Waits, measure
     from bench.serve.report import rows, show
     from bench.serve.servers import running, variants
     from coachwhip.checkpoint import read_model
+    from coachwhip.errors import CoachwhipError
     from coachwhip.locate import small_model_dir
 
     sizes = QUICK if quick else Sizes()
     others = [_peer(text) for text in peers]
-    described = read_model(model or small_model_dir())
-    dtype = dtype or described.dtype
+    try:
+        described = read_model(model or small_model_dir())
+    except CoachwhipError as error:
+        raise click.UsageError(str(error)) from None
+    dtype = dtype or default_dtype(described.dtype)
     wanted = variants(bool(described.spec.mtp_layers))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

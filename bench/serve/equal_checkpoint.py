@@ -17,7 +17,7 @@ DTYPES = ("float32", "bfloat16")
 @click.command()
 @click.argument("model_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of the matrices. Default: the model's.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: as it runs here.")
 def main(model_dir: Path, out: Path, dtype: str | None) -> None:
     """Write the checkpoint in MODEL_DIR as OUT, a GGUF file that llama.cpp reads."""
     import coachwhip.telemetry  # noqa: F401
@@ -41,7 +41,7 @@ def write_equal(model_dir: Path, out: Path, dtype: str | None = None) -> int:
     Args:
         model_dir: The checkpoint.
         out: The file.
-        dtype: Of the matrices, one of `DTYPES`; None is the model's.
+        dtype: Of the matrices, one of `DTYPES`; None is `default_dtype`.
 
     Raises:
         ConfigError: llama.cpp has nothing that equals the model.
@@ -57,8 +57,8 @@ def write_equal(model_dir: Path, out: Path, dtype: str | None = None) -> int:
     from coachwhip_graphs.weight_shapes import model_weights
 
     model = read_model(model_dir)
-    dtype = dtype or model.dtype
-    check(model.spec, dtype)
+    dtype = dtype or default_dtype(model.dtype)
+    check(model.spec)
     weights = load_weights(model.path, model.spec, DType.float32)
     spec, weights = dense_as_experts(model.spec, weights)
     wide = {name for name, weight in model_weights(spec).items() if weight.wide}
@@ -82,7 +82,12 @@ def write_equal(model_dir: Path, out: Path, dtype: str | None = None) -> int:
     return count
 
 
-def check(spec, dtype: str) -> None:
+def default_dtype(stored: str) -> str:
+    """Returns the dtype in which coachwhip runs a checkpoint, unless told otherwise."""
+    return "float32" if stored == "float16" else stored
+
+
+def check(spec) -> None:
     """Refuses what llama.cpp computes differently, or not at all.
 
     Raises:
@@ -99,7 +104,6 @@ def check(spec, dtype: str) -> None:
     needs = (
         ("model_type", spec.model_type, "nemotron_h", spec.model_type == "nemotron_h"),
         ("hybrid_override_pattern", spec.pattern, "of Mamba2 and attention layers", hybrid),
-        ("dtype", dtype, " or ".join(DTYPES), dtype in DTYPES),
         ("time_step_limit", spec.mamba and spec.mamba.dt_limit, "[0, Infinity]", not clamps),
         ("attention", "unusual", "without positions, scaled by 1/sqrt(head_dim)", plain),
         ("n_group", moe and moe.num_groups, "1", moe is None or moe.num_groups == 1),

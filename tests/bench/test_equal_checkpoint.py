@@ -225,10 +225,11 @@ def test_what_has_no_equal_is_refused(tmp_path: Path, config: dict, message: str
     assert not (tmp_path / "equal.gguf").exists()
 
 
-def test_another_dtype_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, ALL_KINDS, dtype="float16")
-    with pytest.raises(ConfigError, match='dtype is "float16", but must be float32 or bfloat16'):
-        write_equal(tmp_path, tmp_path / "equal.gguf")
+def test_a_float16_checkpoint_becomes_float32_as_it_does_when_it_runs(tmp_path: Path) -> None:
+    written = write(tmp_path, ALL_KINDS, dtype="float16")
+    write_equal(tmp_path, tmp_path / "equal.gguf")
+    head = arrays(tmp_path / "equal.gguf")["output.weight"]
+    np.testing.assert_array_equal(head, written["lm_head.weight"].float().numpy())
 
 
 def test_another_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:

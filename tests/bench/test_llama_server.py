@@ -9,7 +9,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bench.serve.__main__ import main
 from bench.serve.agreement import Agreement, agreement
 from bench.serve.llama_server import DRAFTS, llama_flags, llama_running, llama_variants
 from bench.serve.load import QUICK, Sizes
@@ -72,6 +74,14 @@ def test_it_gets_the_threads_slots_and_context_that_ours_has() -> None:
 def test_a_request_fits_its_part_of_the_context() -> None:
     assert Sizes().most_tokens == 1024
     assert QUICK.most_tokens == 256
+
+
+def test_a_folder_without_a_model_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--model", str(tmp_path), "--quick"])
+    assert done.exit_code == 2
+    assert (
+        "Error: " in done.output and "give the folder of a Hugging Face checkpoint" in done.output
+    )
 
 
 def test_agreement_counts_what_two_servers_make_alike(binary: Path, tmp_path: Path) -> None:
