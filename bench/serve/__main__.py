@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
+
+SLOTS = 32
+"""Requests that each server runs at a time."""
 
 _PEER = re.compile(r"(?P<name>[^=]+)=http://(?P<host>[^:/]+):(?P<port>\d+)/?(?P<model>.*)")
 
@@ -15,38 +19,67 @@ _PEER = re.compile(r"(?P<name>[^=]+)=http://(?P<host>[^:/]+):(?P<port>\d+)/?(?P<
 @click.command()
 @click.option("--model", help="Folder of a checkpoint. Default: the small model.")
 @click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Of all servers that are started here. Default: the checkpoint's.",
+)
+@click.option(
     "--peer",
     "peers",
     multiple=True,
     metavar="NAME=http://HOST:PORT[/MODEL]",
     help="Another OpenAI-compatible server that is running, measured beside.",
 )
+@click.option(
+    "--llama-server",
+    "llama_server",
+    type=click.Path(exists=True, dir_okay=False, executable=True, path_type=Path),
+    help="llama.cpp's program: started on an equal checkpoint, and measured beside.",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--quick", is_flag=True, help="Tiny sizes: see that it works, not how fast.")
-def main(model: str | None, peers: tuple[str, ...], json_file: Path | None, quick: bool) -> None:
+def main(
+    model: str | None,
+    dtype: str | None,
+    peers: tuple[str, ...],
+    llama_server: Path | None,
+    json_file: Path | None,
+    quick: bool,
+) -> None:
     """Measure time to first token, time between tokens and tokens per second of an endpoint.
 
     1, 8 and 32 clients send prompts that share most of their words. Every variant has its own
     server; all are up at the same time and take turns, so that a busy machine hits all alike.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     import coachwhip.telemetry  # noqa: F401
+    from bench.packages import require
+    from bench.serve.equal_checkpoint import default_dtype
     from bench.serve.load import QUICK, Sizes, Waits, measure
+    from bench.serve.report import rows, show
     from bench.serve.servers import running, variants
     from coachwhip.checkpoint import read_model
+    from coachwhip.errors import CoachwhipError
     from coachwhip.locate import small_model_dir
 
     sizes = QUICK if quick else Sizes()
     others = [_peer(text) for text in peers]
-    head = bool(read_model(model or small_model_dir()).spec.mtp_layers)
-    wanted = variants(head)
-    flags = ("--max-num-seqs", "32")
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        running(wanted, model, flags, Path(logs)) as servers,
-    ):
+    try:
+        described = read_model(model or small_model_dir())
+    except CoachwhipError as error:
+        raise click.UsageError(str(error)) from None
+    dtype = dtype or default_dtype(described.dtype)
+    wanted = variants(bool(described.spec.mtp_layers))
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        if llama_server:
+            require("gguf")
+            llamas_running = _begin_llama(llama_server, described, dtype, sizes, folder)
+        flags = ("--max-num-seqs", str(SLOTS), "--dtype", dtype)
+        servers = stack.enter_context(running(wanted, model, flags, folder))
+        if llama_server:
+            llamas = stack.enter_context(llamas_running)
+            _compare(servers[0], llamas, sizes)
+            others = [*llamas, *others]
         found: dict[tuple[str, int], list[Waits]] = {}
         for repeat in range(-1, sizes.repeats):  # the first round warms up
             for clients in sizes.clients:
@@ -55,52 +88,11 @@ def main(model: str | None, peers: tuple[str, ...], json_file: Path | None, quic
                     waits = measure(server, sizes, clients, seed)
                     if repeat >= 0:
                         found.setdefault((server.name, clients), []).append(waits)
-    rows = _rows(found)
-    table = Table(title=model or "the small model", title_justify="left")
-    for column in ("clients", "server", "first token", "", "between tokens", "", "tokens/s", ""):
-        table.add_column(column, justify="left" if column == "server" else "right")
-    for row in rows:
-        table.add_row(
-            str(row["clients"]),
-            row["server"],
-            f"{1e3 * row['first_token_s']:.1f} ms",
-            f"{row['first_token_ratio']:.2f}x",
-            f"{1e3 * row['between_tokens_s']:.2f} ms",
-            f"{row['between_tokens_ratio']:.2f}x",
-            f"{row['tokens_per_second']:.0f}",
-            f"{row['rate_ratio']:.2f}x",
-        )
-    Console(width=120).print(table)
+    listed = rows(found)
+    show(listed, f"{model or 'the small model'}, {dtype}")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-
-
-def _rows(found: dict) -> list[dict]:
-    """Returns medians over the repeats, and how many times better than the first server's."""
-    from statistics import median
-
-    rows = []
-    for clients in sorted({clients for _, clients in found}):
-        begin = {}
-        for name in dict.fromkeys(name for name, _ in found):
-            waits = found[name, clients]
-            first, between = median(w.first for w in waits), median(w.between for w in waits)
-            rate = median(w.rate for w in waits)
-            begin = begin or {"first": first, "between": between, "rate": rate}
-            rows.append(
-                {
-                    "clients": clients,
-                    "server": name,
-                    "first_token_s": first,
-                    "first_token_ratio": begin["first"] / first,
-                    "between_tokens_s": between,
-                    "between_tokens_ratio": begin["between"] / between,
-                    "tokens_per_second": rate,
-                    "rate_ratio": rate / begin["rate"],
-                }
-            )
-    return rows
+        json_file.write_text(json.dumps(listed, indent=1) + "\n", "utf-8")
 
 
 def _peer(text: str):
@@ -110,6 +102,42 @@ def _peer(text: str):
     if found is None:
         raise click.BadParameter(f"{text!r} is not NAME=http://HOST:PORT", param_hint="--peer")
     return Measured(found["name"], found["host"], int(found["port"]), found["model"] or None)
+
+
+def _begin_llama(binary: Path, model, dtype: str, sizes, folder: Path):
+    """Writes the equal checkpoint and returns what starts llama-server on it."""
+    from bench.serve.equal_checkpoint import write_equal
+    from bench.serve.gguf_tensors import has_head
+    from bench.serve.llama_server import llama_flags, llama_running, llama_variants
+    from coachwhip.errors import CoachwhipError
+
+    file = folder / "equal.gguf"
+    try:
+        write_equal(model.path, file, dtype)
+    except CoachwhipError as error:
+        raise click.UsageError(str(error)) from None
+    flags = llama_flags(file, dtype, SLOTS, sizes.most_tokens)
+    return llama_running(binary, llama_variants(has_head(model.spec)), flags, folder)
+
+
+def _compare(ours, llamas: list, sizes) -> None:
+    """Prints how far llama-server says what coachwhip says.
+
+    Raises:
+        click.ClickException: It reads other tokens, so that the two would not do the same work.
+    """
+    from bench.serve.agreement import agreement
+    from bench.serve.load import prompts
+
+    texts = [text for own in prompts(sizes, 3, 0) for text in own]
+    for theirs in llamas:
+        found = agreement(ours, theirs, texts, sizes.new_tokens)
+        line = (
+            f"{theirs.name}: of {found.prompts} prompts, {found.same_tokens} have the same tokens"
+        )
+        click.echo(f"{line}, {found.same_texts} the same greedy text as coachwhip")
+        if found.same_tokens < found.prompts:
+            raise click.ClickException(f"{theirs.name} reads prompts as other tokens")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,12 @@ class Sizes:
     new_tokens: int = 32
     repeats: int = 3
 
+    @property
+    def most_tokens(self) -> int:
+        """What a request needs at most, with room for drafts: a multiple of 256 tokens."""
+        most = 2 * (self.shared_words + self.own_words) + self.new_tokens + 16
+        return -(-most // 256) * 256
+
 
 QUICK = Sizes((1, 3), 1, 40, 8, 4, 1)
 

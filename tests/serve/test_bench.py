@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
-from bench.serve.__main__ import _peer, _rows
+from bench.serve.__main__ import _peer
 from bench.serve.load import QUICK, Waits, measure, prompts
+from bench.serve.report import rows
 from bench.serve.servers import Measured, variants
 from tests.serve.server import Server
 
@@ -32,7 +33,7 @@ def test_prompts_share_their_beginning_within_a_seed_only() -> None:
 
 def test_ratios_say_how_many_times_better_than_the_first_server() -> None:
     slow, quick = Waits((0.4,), (0.02,), 100, 2.0), Waits((0.1,), (0.01,), 100, 1.0)
-    first, second = _rows({("base", 8): [slow], ("ours", 8): [quick, quick]})
+    first, second = rows({("base", 8): [slow], ("ours", 8): [quick, quick]})
     names = ("first_token_ratio", "between_tokens_ratio", "rate_ratio")
     assert [first[name] for name in names] == [1, 1, 1]
     assert [second[name] for name in names] == pytest.approx([4, 2, 2])
