@@ -10,6 +10,10 @@ member absent sends for it and goes on; nobody waits for a member that has not b
 The shares of a job are claimed one by one, by its owner as well: whoever is late finds less to do.
 The cut into shares depends on the job alone, so who runs them changes no bits.
 
+A spinning thread is never placed anew by the operating system, so a member could share a core with
+the op's own thread for as long as the process lives, and be of no use. One that finds itself there
+moves to another core.
+
 State of a member, one word: absent, present (looking, or on its way), running, or the address of
 the job that it shall take. Owners write an address over present or absent only; members write
 the other three. An owner takes its address back when the work is done before the member begins.
@@ -38,8 +42,14 @@ comptime MOST_MEMBERS = 63
 """Most threads that help the one that runs an op."""
 comptime IDLE_NS = 200_000
 """Nanoseconds without work after which a member gives its thread back."""
-comptime LOOKS = 16
-"""Looks at a word before the operating system may run another thread."""
+comptime CPU_SET_WORDS = 16
+"""Words of a set of CPUs, as the C library has it."""
+comptime MOST_CPUS = Int64(1 << 16)
+"""More than any CPU's number."""
+comptime LOOKS = 256
+"""Looks at a word, some microseconds in all, before a member without work lets another thread run."""
+comptime PATIENCE = 16
+"""Times as many for an owner whose work is done, but for what a member has begun."""
 
 comptime ABSENT = Int64(0)
 """No task of this member exists."""
@@ -83,12 +93,56 @@ def give_way():
     _ = external_call["sched_yield", Int32]()
 
 
+@always_inline
+def this_cpu() -> Int64:
+    """Looks up where this thread runs.
+
+    Returns:
+        The number of the CPU; 0 where the operating system does not say.
+    """
+    comptime if CompilationTarget.is_linux():
+        return Int64(external_call["sched_getcpu", Int32]())
+    else:
+        return 0
+
+
+def leave_cpu(cpu: Int64):
+    """Moves this thread to another CPU, if it may run on another one.
+
+    Args:
+        cpu: Where it runs.
+    """
+    comptime if CompilationTarget.is_linux():
+        var allowed = stack_allocation[CPU_SET_WORDS, Int64]()
+        var others = stack_allocation[CPU_SET_WORDS, Int64]()
+        comptime BYTES = CPU_SET_WORDS * 8
+        if cpu < 0 or cpu >= BYTES * 8:
+            return
+        if external_call["sched_getaffinity", Int32](
+            Int32(0), Int(BYTES), allowed
+        ):
+            return
+        for i in range(CPU_SET_WORDS):
+            others[unsafe_offset=i] = allowed[unsafe_offset=i]
+        others[unsafe_offset=Int(cpu) // 64] &= ~(Int64(1) << (cpu % 64))
+        # Refused where no CPU is left. The wider set brings no thread back by itself.
+        if not external_call["sched_setaffinity", Int32](
+            Int32(0), Int(BYTES), others
+        ):
+            _ = external_call["sched_setaffinity", Int32](
+                Int32(0), Int(BYTES), allowed
+            )
+
+
 def member(state: Word):
     """Takes jobs until none has come for a while.
 
     Args:
-        state: The member's state.
+        state: The member's state. The word after it is kept for the member, and holds the address
+            of the word that tells of the newest job.
     """
+    var newest = Word(unsafe_from_address=Int(state[unsafe_offset=1]))
+    var known = Atomic[Int64].load(newest)
     var since = perf_counter_ns()
     while True:
         for _ in range(LOOKS):
@@ -110,6 +164,12 @@ def member(state: Word):
                     since = perf_counter_ns()
             else:
                 pause()
+        var posted = Atomic[Int64].load(newest)
+        if posted != known:
+            known = posted
+            var cpu = this_cpu()
+            if cpu == posted % MOST_CPUS:
+                leave_cpu(cpu)
         if perf_counter_ns() - since > IDLE_NS:
             var expected = PRESENT
             if Atomic[Int64].compare_exchange(state, expected, ABSENT):
@@ -150,6 +210,10 @@ def start_team(members: Int) -> Int:
     var address = code
     words[unsafe_offset=0] = Int64(Pointer(to=address).unsafe_bitcast[Int]()[])
     words[unsafe_offset=1] = Int64(count)
+    for m in range(count):
+        words[unsafe_offset=(m + 1) * STRIDE + 1] = Int64(
+            Int(words.unsafe_offset(3))
+        )
     external_call["KGEN_CompilerRT_InsertGlobal", NoneType](NAME, Int(words))
     return Int(words)
 
@@ -185,6 +249,12 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
                 return
             work(Int(i))
 
+    # Counts jobs above the number of the CPU; two owners at a time may lose a count.
+    var newest = words.unsafe_offset(3)
+    Atomic[Int64].store(
+        newest,
+        (Atomic[Int64].load(newest) // MOST_CPUS + 1) * MOST_CPUS + this_cpu(),
+    )
     var parts = stack_allocation[MOST_MEMBERS, AnyCoroutine]()
     var asked = stack_allocation[MOST_MEMBERS, Int64]()
     var job = Job(parts.unsafe_origin_cast[MutUntrackedOrigin]())
@@ -226,7 +296,7 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
     var looks = 0
     while Atomic[Int64].load(Pointer(to=job.ended)) < came:
         looks += 1
-        if looks % (4 * LOOKS) == 0:
+        if looks % (PATIENCE * LOOKS) == 0:
             give_way()
         else:
             pause()

@@ -48,9 +48,14 @@ class PlanTensors:
         table = array("page", count * width).reshape(count, width)
         outputs = array("output", sum(s.num_logits for s in sequences))
         table.fill(-1)
-        tokens[:] = [t for s in sequences for t in s.tokens]
-        write[:] = [w for s in sequences for w in s.write_slots]
-        read[:] = [s.read_slot for s in sequences]
+        for name, to, values in (
+            ("token", tokens, [t for s in sequences for t in s.tokens]),
+            ("write_slot", write, [w for s in sequences for w in s.write_slots]),
+            ("read_slot", read, [s.read_slot for s in sequences]),
+        ):
+            if values:  # a step has few of them: lists are faster to look through than arrays
+                self._check(name, min(values), max(values))
+            to[:] = values
         computed[:] = [s.num_computed for s in sequences]
         ends, wanted = [0], []
         for i, s in enumerate(sequences):
@@ -59,13 +64,8 @@ class PlanTensors:
             wanted += range(end - s.num_logits, end)
             table[i, : len(s.pages)] = s.pages
         starts[:], outputs[:] = ends, wanted
-        for name, values in (
-            ("token", tokens),
-            ("read_slot", read),
-            ("write_slot", write),
-            ("page", table),
-        ):
-            self._check(name, values)
+        if table.size:
+            self._check("page", table.min(), table.max())
         return [tokens, starts, read, write, computed, table, outputs]
 
     def copies(self, plan: StepPlan) -> tuple[np.ndarray, np.ndarray]:
@@ -80,12 +80,12 @@ class PlanTensors:
         for pages in (source, destination):
             if pages.min() < 0:
                 raise EngineError("the plan copies a page with a negative id")
-            self._check("page", pages)
+            self._check("page", pages.min(), pages.max())
         return source, destination
 
-    def _check(self, name: str, values: np.ndarray) -> None:
+    def _check(self, name: str, least: int, most: int) -> None:
         low, high = self._limits[name]
-        if values.size and (values.min() < low or values.max() >= high):
+        if least < low or most >= high:
             raise EngineError(f"the plan names {name} ids outside [{low}, {high})")
 
     def _check_sequence(self, sequence: PlannedSequence) -> None:

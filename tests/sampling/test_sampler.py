@@ -178,3 +178,13 @@ def test_buffers_are_used_again():
     first = tensors.lay_out([row] * 20)
     second = tensors.lay_out([None, row])
     assert all(map(np.shares_memory, first, second))
+
+
+def test_plain_rows_again_take_what_is_laid_out_already():
+    tensors, row = SamplingTensors(VOCAB), sampler(logit_bias={5: 1.0}).row(0)
+    first = [a.copy() for a in tensors.lay_out([None, None])]
+    assert tensors.lay_out([None, None]) is tensors.lay_out([None, None])
+    for between in ([row, None], [None], [row] * 40, []):
+        tensors.lay_out(between)
+        again = tensors.lay_out([None, None])
+        assert all(map(np.array_equal, again, first))
