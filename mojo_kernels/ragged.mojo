@@ -20,6 +20,8 @@ comptime SERIAL_BELOW = 1 << 15
 comptime SERIAL_BELOW_WITHOUT_TEAM = 1 << 19
 """The same where the process has no team: a parallel region of the runtime costs tens to hundreds
 of microseconds, whatever it does."""
+comptime SHARES_PER_THREAD = 4
+"""Shares of large work for each thread, so that one that comes late still finds some."""
 
 comptime ROWS_PER_SEQUENCE = 2
 """Fixed cost of a sequence (loading and storing its state), in rows."""
@@ -168,6 +170,29 @@ def first_item(
     return units * batch
 
 
+def share_count(cost: Int, ctx: DeviceContext) raises -> Int:
+    """Returns how many shares to cut work into: as many as threads can help with it.
+
+    Args:
+        cost: The work, in state values.
+        ctx: The device context of the op, a CPU's.
+
+    Returns:
+        The number of shares, 1 where further threads do not pay.
+
+    Raises:
+        Error: The context is not a CPU's.
+    """
+    if cost < SERIAL_BELOW:
+        return 1
+    var threads = parallelism_level(ctx.assert_cpu_target())
+    if threads == 1:
+        return 1
+    if cost < SERIAL_BELOW_WITHOUT_TEAM:
+        return min(threads, cost // (SERIAL_BELOW // 2))
+    return threads * SHARES_PER_THREAD
+
+
 def run_shares[
     Work: def(Int) -> None
 ](work: Work, shares: Int, cost: Int, ctx: DeviceContext) raises:
@@ -178,8 +203,8 @@ def run_shares[
 
     Args:
         work: What to do for a share. Must not raise.
-        shares: Number of shares, at most one for each thread.
-        cost: Cost of all of them in state values; decides whether threads pay.
+        shares: Number of shares, of `share_count` or fewer.
+        cost: Cost of all of them in state values.
         ctx: The device context of the op, a CPU's.
 
     Raises:
@@ -190,7 +215,7 @@ def run_shares[
         with FlushDenormals():
             work(i)
 
-    if shares > 1 and cost >= SERIAL_BELOW:
+    if shares > 1:
         if share_with_team(flushing, shares):
             return
         if cost >= SERIAL_BELOW_WITHOUT_TEAM:
@@ -213,7 +238,7 @@ def for_each_unit_and_sequence[
 ) raises:
     """Calls `work(unit, sequence)` for each pair, on as many threads as pay.
 
-    Every thread gets one contiguous run of items, cut where the rows balance, so that one long
+    A share is one contiguous run of items, cut where the rows balance, so that one long
     prefill beside many decode rows is still shared evenly. The units of a sequence follow one
     another, as their states do in memory: decode streams whole slots.
 
@@ -232,16 +257,17 @@ def for_each_unit_and_sequence[
         Error: The context is not a CPU's.
     """
     var tokens = Int(seq_start[unsafe_offset=batch])
-    var workers = parallelism_level(ctx.assert_cpu_target())
+    var cost = tokens * units * values_per_row
+    var shares = share_count(cost, ctx)
     var total = (tokens + batch * ROWS_PER_SEQUENCE) * units
 
-    def share(w: Int) {imm}:
-        var lo = first_item(total * w // workers, units, batch, seq_start)
-        var hi = first_item(total * (w + 1) // workers, units, batch, seq_start)
+    def share(i: Int) {imm}:
+        var lo = first_item(total * i // shares, units, batch, seq_start)
+        var hi = first_item(total * (i + 1) // shares, units, batch, seq_start)
         for item in range(lo, hi):
             work(item % units, item // units)
 
-    run_shares(share, workers, tokens * units * values_per_row, ctx)
+    run_shares(share, shares, cost, ctx)
 
 
 def for_each_share[
@@ -253,7 +279,7 @@ def for_each_share[
     values_per_item: Int,
     ctx: DeviceContext,
 ) raises:
-    """Calls `work(begin, end)` with one contiguous share of `[0, count)` per thread.
+    """Calls `work(begin, end)` with contiguous shares of `[0, count)`, on as many threads as pay.
 
     Parameters:
         Work: Type of `work`.
@@ -269,21 +295,22 @@ def for_each_share[
         When the threads cannot be started.
     """
     var parts = ceildiv(count, multiple)
-    var workers = min(parallelism_level(ctx.assert_cpu_target()), parts)
+    var cost = count * values_per_item
+    var shares = min(share_count(cost, ctx), parts)
 
-    def share(w: Int) {imm}:
+    def share(i: Int) {imm}:
         work(
-            parts * w // workers * multiple,
-            min(parts * (w + 1) // workers * multiple, count),
+            parts * i // shares * multiple,
+            min(parts * (i + 1) // shares * multiple, count),
         )
 
-    run_shares(share, workers, count * values_per_item, ctx)
+    run_shares(share, shares, cost, ctx)
 
 
 def for_each_stretch[
     Work: def(Int, Int) -> None
 ](work: Work, length: Int, values_per_unit: Int, ctx: DeviceContext) raises:
-    """Calls `work(begin, end)` with equal stretches of `[0, length)`, one per thread.
+    """Calls `work(begin, end)` with equal stretches of `[0, length)`, on as many threads as pay.
 
     Parameters:
         Work: Type of the function.
@@ -303,7 +330,7 @@ def for_each_stretch[
 def for_each_range[
     Work: def(Int) -> None
 ](work: Work, count: Int, values_per_item: Int, ctx: DeviceContext) raises:
-    """Calls `work(i)` for `i` in `[0, count)`, one contiguous run per thread.
+    """Calls `work(i)` for `i` in `[0, count)`, in contiguous runs, on as many threads as pay.
 
     Parameters:
         Work: Type of `work`.

@@ -5,7 +5,7 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.runtime.asyncrt import parallelism_level
 
-from .team import Word, start_team
+from .team import MEMBER_COUNT, SHARED_JOBS, Word, start_team
 
 
 @extensibility.register("coachwhip.team")
@@ -36,5 +36,5 @@ struct Team:
         var workers = parallelism_level(ctx.assert_cpu_target())
         var members = min(Int(most.unsafe_ptr()[]), workers - 1)
         var words = Word(unsafe_from_address=start_team(members))
-        figures.unsafe_ptr().unsafe_store(0, words[unsafe_offset=1])
-        figures.unsafe_ptr().unsafe_store(1, words[unsafe_offset=2])
+        figures.unsafe_ptr().unsafe_store(0, words[unsafe_offset=MEMBER_COUNT])
+        figures.unsafe_ptr().unsafe_store(1, words[unsafe_offset=SHARED_JOBS])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import ctypes
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from max.engine import InferenceSession, Model
@@ -16,10 +16,10 @@ from coachwhip_graphs.team import team_graph
 from .compiled import load_graph
 from .locate import kernels_dir
 
-MOST_MEMBERS = 63
+MOST_MEMBERS = 255
 """Most threads beside the one that runs an op; the kernels have room for no more."""
-LEAVE_S = 0.002
-"""Seconds after the last op in which every member has surely left; they do after 0.2 ms."""
+QUOTA_FILES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
+"""Where a container says how much of the machine's CPUs it may use, in the two versions of cgroups."""
 
 _lock = threading.Lock()
 _model: Model | None = None
@@ -33,6 +33,28 @@ class TeamFigures:
     """Threads beside the one that runs an op."""
     shared_jobs: int
     """Pieces of work that at least one member took part in, since the process began."""
+
+
+def most_members(quota_files: tuple[Path, ...] = QUOTA_FILES) -> int:
+    """Returns how many threads may wait for work beside the one that runs an op.
+
+    A container with a quota of CPU time has fewer than it sees CPUs: threads that look for work
+    would use its quota up.
+
+    Args:
+        quota_files: Where quotas are looked for; the first that can be read counts.
+    """
+    for file in quota_files:
+        try:
+            quota, *period = file.read_text().split()
+            if not period:
+                period = [file.with_name("cpu.cfs_period_us").read_text()]
+            share = int(quota) / int(period[0])  # "max" or -1 where there is none
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+        if share > 0:
+            return max(0, min(int(share) - 1, MOST_MEMBERS))
+    return MOST_MEMBERS
 
 
 def start_team(
@@ -59,7 +81,7 @@ def start_team(
             _model = load_graph(
                 session, "team", kernels, lambda: team_graph(kernels), {}, on_progress
             )
-            # No member may be in the graph's code when the interpreter unloads it.
-            atexit.register(time.sleep, LEAVE_S)
-        figures = _model.execute(np.array([MOST_MEMBERS]))[0].to_numpy()
+            # Never freed, not even when the interpreter ends: a member may be in its code.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(_model))
+        figures = _model.execute(np.array([most_members()]))[0].to_numpy()
     return TeamFigures(*figures.tolist())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
@@ -11,14 +12,17 @@ import pytest
 from max.driver import CPU
 from max.engine import InferenceSession, Model
 
-from coachwhip.team import start_team
+from coachwhip.locate import kernels_dir
+from coachwhip.team import MOST_MEMBERS, most_members, start_team
 from tests.kernels.arrays import assert_same_bits, run
 from tests.kernels.op_graphs import LINEAR
 from tests.kernels.test_linear import operands
 
-ONE_THREAD = """
-import os
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+WITHOUT_MEMBERS = """
+import os, sys
+alone = sys.argv[1] == "alone"
+if alone:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from max.driver import CPU
 from max.engine import InferenceSession
 from coachwhip.locate import kernels_dir
@@ -27,9 +31,10 @@ from tests.kernels.arrays import assert_close, run
 from tests.kernels.op_graphs import LINEAR, compiled
 from tests.kernels.test_linear import operands
 session = InferenceSession(devices=[CPU()])
-print(start_team(session).members)
+if alone:
+    assert start_team(session).members == 0
 config = LINEAR[0]
-x, w = operands(config, 5, 512, 600, 3)
+x, w = operands(config, 5, 512, 1200, 3)  # enough for the runtime's own parallel loop
 y = run(compiled(session, kernels_dir(), [config])[config.name], x, w)
 assert_close(y, x.values @ w.values.T, "y")
 """
@@ -48,7 +53,7 @@ def test_members_take_part(models: dict[str, Model], session: InferenceSession) 
     for _ in range(200):
         run(models[config.name], x, w)
     after = start_team(session)
-    assert after.members == len(os.sched_getaffinity(0)) - 1
+    assert after.members == min(most_members(), len(os.sched_getaffinity(0)) - 1)
     if after.members:
         assert after.shared_jobs > before.shared_jobs
 
@@ -69,7 +74,7 @@ def test_several_callers_at_a_time(models: dict[str, Model]) -> None:
         list(pool.map(again, jobs))
 
 
-def test_pauses_between_ops(models: dict[str, Model]) -> None:
+def test_pauses_between_ops(models: dict[str, Model], session: InferenceSession) -> None:
     """Members leave after a while without work, at any moment of the next op, and come again."""
     config = LINEAR[0]
     x, w = operands(config, 2, 512, 600, 1)
@@ -80,11 +85,45 @@ def test_pauses_between_ops(models: dict[str, Model]) -> None:
         while perf_counter_ns() < end:
             pass
         assert_same_bits(run(models[config.name], x, w), expected, "y")
+    test_members_take_part(models, session)
 
 
-def test_one_cpu_has_no_members() -> None:
+@pytest.mark.parametrize("how", ["alone", "no team"])
+def test_without_members(how: str) -> None:
+    """On one CPU the team has none; a process without a team takes the runtime's parallel loop."""
     found = subprocess.run(
-        [sys.executable, "-c", ONE_THREAD], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_MEMBERS, how], capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr[-3000:]
-    assert found.stdout.split() == ["0"]
+
+
+def test_more_members_than_threads() -> None:
+    """Seven members on the runtime's threads: queued, late, called off, and gone in the end."""
+    program = Path(__file__).with_name("team_of_seven.mojo")
+    found = subprocess.run(
+        [str(Path(sys.executable).with_name("mojo")), "run", "-I", str(kernels_dir().parent), program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("files", "members"),
+    [
+        ({}, MOST_MEMBERS),
+        ({"cpu.max": "max 100000\n"}, MOST_MEMBERS),
+        ({"cpu.max": "250000 100000\n"}, 1),
+        ({"cpu.max": "50000 100000\n"}, 0),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, MOST_MEMBERS),
+        ({"cpu.cfs_quota_us": "400000\n", "cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu.max": "what"}, MOST_MEMBERS),
+    ],
+)
+def test_members_within_the_quota_of_a_container(
+    tmp_path: Path, files: dict[str, str], members: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert most_members((tmp_path / "cpu.max", tmp_path / "cpu.cfs_quota_us")) == members
