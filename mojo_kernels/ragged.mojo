@@ -13,7 +13,7 @@ from max.runtime.asyncrt import parallelism_level
 from std.math import ceildiv
 from std.utils.numerics import FlushDenormals
 
-from .team import share_with_team
+from .team import MOST_SHARES, share_with_team
 
 comptime SERIAL_BELOW = 1 << 15
 """Work, in state values, under which one thread is faster: some microseconds."""
@@ -190,7 +190,7 @@ def share_count(cost: Int, ctx: DeviceContext) raises -> Int:
         return 1
     if cost < SERIAL_BELOW_WITHOUT_TEAM:
         return min(threads, cost // (SERIAL_BELOW // 2))
-    return threads * SHARES_PER_THREAD
+    return min(threads * SHARES_PER_THREAD, MOST_SHARES)
 
 
 def run_shares[

@@ -8,7 +8,8 @@ leaves after `IDLE_NS` without one or `STAY_NS` in all, so that the thread is th
 job that finds a member absent sends for it and goes on; nobody waits for a member that has not begun.
 
 The shares of a job are claimed one by one, by its owner as well: whoever is late finds less to do.
-Who runs which share changes no bits, as no value depends on the cut.
+Each thread begins with the shares that are its CPU's, the same in every step, whose weights and
+states its caches may still hold. Who runs which share changes no bits, as no value depends on the cut.
 
 State of a member, one word: absent, present (looking, or on its way), running, or the address of
 the job that it shall take. Owners write an address over absent or present only; members write
@@ -45,6 +46,8 @@ comptime FIRST_STATE = 2 * STRIDE
 """Word with the state of the first member."""
 comptime MOST_MEMBERS = 255
 """Most threads that help the one that runs an op."""
+comptime MOST_SHARES = 1024
+"""Most shares of a job."""
 comptime IDLE_NS = 200_000
 """Nanoseconds without work after which a member gives its thread back."""
 comptime STAY_NS = 5_000_000
@@ -67,8 +70,6 @@ struct Job:
 
     var parts: Pointer[AnyCoroutine, MutUntrackedOrigin]
     """One coroutine for each member that is asked."""
-    var next: Int64
-    """The share that is claimed next."""
     var begun: Int64
     """Members that came."""
     var ended: Int64
@@ -81,7 +82,6 @@ struct Job:
             parts: One coroutine for each member that is asked.
         """
         self.parts = parts
-        self.next = 0
         self.begun = 0
         self.ended = 0
 
@@ -210,6 +210,42 @@ def ask(team: Word, state: Word, here: Int64) -> Bool:
     return False
 
 
+@always_inline
+def first_share(shares: Int, members: Int) -> Int:
+    """Returns the share with which a thread begins.
+
+    Args:
+        shares: Number of shares.
+        members: Members of the team.
+
+    Returns:
+        The first share of the CPU that runs this thread; 0 where the operating system does not say.
+    """
+    comptime if CompilationTarget.is_linux():
+        var cpu = Int(external_call["sched_getcpu", Int32]())
+        return cpu % (members + 1) * shares // (members + 1)
+    else:
+        return 0
+
+
+@always_inline
+def claim(claims: Pointer[mut=True, Int64, ...], share: Int) -> Bool:
+    """Claims a share, unless another thread has.
+
+    Args:
+        claims: For each share 0, or 1 once it is claimed.
+        share: The share.
+
+    Returns:
+        Whether it is this thread's now.
+    """
+    var state = claims.unsafe_offset(share)
+    var free = Int64(0)
+    return Atomic[Int64].load(state) == 0 and Atomic[Int64].compare_exchange(
+        state, free, Int64(1)
+    )
+
+
 def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
     """Calls `work(i)` for `i` in `[0, shares)`, on this thread and on members that come in time.
 
@@ -218,7 +254,7 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
 
     Args:
         work: What to do for a share. Must not raise.
-        shares: Number of shares.
+        shares: Number of shares, at most `MOST_SHARES`.
 
     Returns:
         False when the process has no team; nothing was done then.
@@ -234,17 +270,22 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
     var job = Job(parts.unsafe_origin_cast[MutUntrackedOrigin]())
     var here = JobAddress(unsafe_from_address=Int(Pointer(to=job)))
 
+    var claims = stack_allocation[MOST_SHARES, Int64]()
+    for i in range(shares):
+        claims[unsafe_offset=i] = 0
+
     # A coroutine that never suspends, only because its handle can be kept in memory: a function
     # that captures cannot. The runtime's own parallel loops do the same.
     __async def part() capturing -> None:
-        while True:
-            var i = Atomic[Int64].fetch_add(Pointer(to=here[].next), Int64(1))
-            if i >= Int64(shares):
-                return
-            work(Int(i))
+        var at = first_share(shares, members)
+        for _ in range(shares):
+            if claim(claims, at):
+                work(at)
+            at = at + 1 if at + 1 < shares else 0
 
     var count = 0
-    while True:
+    var at = first_share(shares, members)
+    for _ in range(shares):
         # Again before each share of this thread: members may be done with other jobs by then.
         for m in range(members):
             if count == wanted:
@@ -260,10 +301,9 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
                 count += 1
             else:
                 _coro_destroy_fn(parts[unsafe_offset=count])
-        var i = Atomic[Int64].fetch_add(Pointer(to=here[].next), Int64(1))
-        if i >= Int64(shares):
-            break
-        work(Int(i))
+        if claim(claims, at):
+            work(at)
+        at = at + 1 if at + 1 < shares else 0
     var came = Int64(0)
     for a in range(count):
         var expected = Int64(Int(here))
@@ -289,5 +329,7 @@ def share_with_team[Work: def(Int) -> None](work: Work, shares: Int) -> Bool:
     # Members read these through the coroutine until the wait is over, which the compiler cannot see.
     _ = job
     _ = here
+    _ = claims
+    _ = members
     _ = shares
     return True
