@@ -19,7 +19,7 @@ from .locate import kernels_dir
 MOST_MEMBERS = 255
 """Most threads beside the one that runs an op; the kernels have room for no more."""
 QUOTA_FILES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-"""Where a container says how much of the machine's CPUs it may use, in the two versions of cgroups."""
+"""Where a container says how much CPU time it may use, in the two versions of cgroups."""
 
 _lock = threading.Lock()
 _model: Model | None = None

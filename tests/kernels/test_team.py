@@ -100,8 +100,9 @@ def test_without_members(how: str) -> None:
 def test_more_members_than_threads() -> None:
     """Seven members on the runtime's threads: queued, late, called off, and gone in the end."""
     program = Path(__file__).with_name("team_of_seven.mojo")
+    mojo, kernels = Path(sys.executable).with_name("mojo"), kernels_dir()
     found = subprocess.run(
-        [str(Path(sys.executable).with_name("mojo")), "run", "-I", str(kernels_dir().parent), program],
+        [mojo, "run", "-I", kernels.parent, program],
         capture_output=True,
         text=True,
         check=False,
