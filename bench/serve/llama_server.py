@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from bench.serve.servers import Measured
+from bench.serve.servers import Measured, each_running, process_running
 from coachwhip.config.machine import this_machine
 
 START_S = 120
@@ -72,30 +70,14 @@ def llama_running(
     Raises:
         RuntimeError: One does not start; its log says why.
     """
-    with ExitStack() as stack:
-        yield [
-            Measured(name, "127.0.0.1", stack.enter_context(_one(binary, (*flags, *more), log)))
-            for number, (name, more) in enumerate(variants.items())
-            for log in [logs / f"llama-{number}.log"]
-        ]
 
+    def one(more: tuple[str, ...], log: Path) -> AbstractContextManager[int]:
+        port = _free_port()
+        command = [str(binary), "--host", "127.0.0.1", "--port", str(port), *flags, *more]
+        return process_running(command, log, lambda: port if _is_ready(port) else None, START_S)
 
-@contextmanager
-def _one(binary: Path, flags: tuple[str, ...], log: Path) -> Iterator[int]:
-    port = _free_port()
-    command = [str(binary), "--host", "127.0.0.1", "--port", str(port), *flags]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        end = time.monotonic() + START_S
-        while not _is_ready(port):
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"llama-server did not start:\n{log.read_text()}")
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
+    with each_running(variants, one, logs) as servers:
+        yield servers
 
 
 def _free_port() -> int:

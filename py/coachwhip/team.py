@@ -42,7 +42,7 @@ def most_members(quota_files: tuple[Path, ...] = QUOTA_FILES) -> int:
     would use its quota up.
 
     Args:
-        quota_files: Where quotas are looked for; the first that can be read counts.
+        quota_files: Where quotas are looked for; the first that names one counts.
     """
     for file in quota_files:
         try:
