@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from .chat_template import ChatTemplate, Message, checked_messages
+from .check_request import check_text
 from .errors import RequestError
 from .tokenizer import Tokenizer
 
@@ -17,7 +18,7 @@ def conversation_tokens(
     add_generation_prompt: bool = True,
     tools: Sequence[Mapping[str, object]] | None = None,
     variables: Mapping[str, object] | None = None,
-    check_text: Callable[[str], None] | None = None,
+    check_length: Callable[[str], None] | None = None,
 ) -> tuple[str, list[int]]:
     """Returns a conversation's text and token ids.
 
@@ -28,10 +29,11 @@ def conversation_tokens(
         add_generation_prompt: End with what begins an answer.
         tools: JSON schemas of functions that the model may call.
         variables: Further variables of the template.
-        check_text: Called with the text before it is tokenized.
+        check_length: Called with the text before it is tokenized.
 
     Raises:
-        RequestError: The model has no chat template or tokenizer, or the template refuses.
+        RequestError: The model has no chat template or tokenizer, the template refuses, or the text
+            has no UTF-8 form.
     """
     checked_messages(messages)
     if tokenizer is None:
@@ -50,6 +52,7 @@ def conversation_tokens(
     text = template.render(
         messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables
     )
-    if check_text is not None:
-        check_text(text)
+    check_text("messages", text)
+    if check_length is not None:
+        check_length(text)
     return text, tokenizer.encode(text, add_special_tokens=False)

@@ -27,6 +27,14 @@ def test_a_checkpoint_continues_the_nearest_one_before_it():
     assert second.tokens == tuple(range(104, 112))
 
 
+def test_tokens_of_a_salted_text_are_not_shown():
+    cache = PrefixCache(Pool("state slots", 4), None, 8, "all", 4)
+    prefix = cache.prefix(("alice",), lambda begin, end: list(range(100, 120))[begin:end])
+    cache.publish_state(prefix, 8, cache.slots.take())
+    (node,) = cache.tree.nodes(10)
+    assert (node.length, node.tokens) == (8, ())
+
+
 def test_hits_are_counted_by_checkpoint():
     tokens = list(range(30))
     cache = published(tokens, [4, 8], Pool("state slots", 4))

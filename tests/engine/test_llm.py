@@ -379,5 +379,8 @@ def test_the_shipped_model_writes_words_and_equals_the_reference():
         with pytest.raises(RequestError, match=r"character 3 is half .* U\+DCE9") as error:
             llm.generate(text, params)
         assert error.value.field == field
+    with pytest.raises(RequestError, match=r"is half .* U\+DCE9; drop it") as error:
+        llm.chat([{"role": "user", "content": broken}])
+    assert error.value.field == "messages"
     assert seen[-1] == out.outputs[0].text
     assert all(b.startswith(a) for a, b in itertools.pairwise(seen))

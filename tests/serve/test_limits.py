@@ -213,6 +213,10 @@ def test_the_status_shows_the_prefix_tree(server: Server) -> None:
     assert max(node["hits"] for node in tree) >= 2
     server.post("/reset_prefix_cache", {})
     assert server.get("/status")["prefix_tree"] == []
+    salted = {"prompt": "My password is swordfish. " * 18, "cache_salt": "alice", "max_tokens": 1}
+    server.post(COMPLETIONS, salted)
+    tree = server.get("/status")["prefix_tree"]
+    assert tree and not any(node["text"] for node in tree)
 
 
 def test_the_status_comes_as_a_stream(server: Server) -> None:

@@ -41,6 +41,19 @@ def test_it_finds_the_number_of_drafts_with_the_most_tokens_a_second(name, most)
         assert count or reached > 0.985, (rate, reached)
 
 
+def test_a_step_that_did_not_only_decode_leaves_nothing_behind():
+    """Drafts that were asked for in it are not held against the next step, which wants none."""
+    control, other = DraftControl(3), DraftControl(3)
+    for each in (control, other):
+        each.length("a", 1)
+        each.took(1, 0, 1.0)
+    control.length("a", 1)
+    control.skipped()
+    for each in (control, other):
+        each.took(1, 0, 1.0)
+    assert vars(control._times_of(1)) == vars(other._times_of(1))
+
+
 def test_times_that_vary_mislead_it_little():
     for rate in (0.0, 0.5, 0.9):
         control = DraftControl(3)

@@ -16,10 +16,17 @@ MODES = ("none", "align", "all")
 
 @dataclass(frozen=True)
 class Prefix:
-    """The names of one sequence's prefixes: on the checkpoint grid, and page by page."""
+    """The names of one sequence's prefixes: on the checkpoint grid, and page by page.
+
+    Attributes:
+        states: On the grid; None without Mamba layers.
+        pages: Page by page; None without attention layers.
+        private: Whether only some requests may share them: their tokens are shown to nobody.
+    """
 
     states: BlockChain | None
     pages: BlockChain | None
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ class PrefixCache:
             None
             if self.pages is None
             else BlockChain("page", self.page_size, extra, read, self.ahead),
+            private=bool(extra),
         )
 
     def lookup(self, prefix: Prefix, num_tokens: int) -> Hit:
@@ -161,8 +169,8 @@ class PrefixCache:
             if before == 0 or prefix.states.at(before) in self.tree:
                 break
         parent = prefix.states.at(before) if before else None
-        shown = prefix.states.tokens(before, min(length, before + SHOWN_TOKENS))
-        self.tree.add(key, parent, length, shown)
+        end = before if prefix.private else min(length, before + SHOWN_TOKENS)
+        self.tree.add(key, parent, length, prefix.states.tokens(before, end))
         return True
 
     def publish_page(self, prefix: Prefix, index: int, page: int) -> None:

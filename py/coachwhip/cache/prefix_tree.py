@@ -22,7 +22,7 @@ class TreeNode:
             among those asked for.
         length: Tokens that it stands for.
         hits: Requests that started from it.
-        tokens: The first tokens after the parent's.
+        tokens: The first tokens after the parent's; none of a text with a `cache_salt`.
     """
 
     name: str

@@ -133,7 +133,7 @@ class Frontend:
             add_generation_prompt=body.add_generation_prompt is not False,
             tools=[tool.for_template() for tool in tools] if tools else None,
             variables=body.template_variables,
-            check_text=lambda text: self._refuse_endless(text, "messages"),
+            check_length=lambda text: self._refuse_endless(text, "messages"),
         )
 
     def prompt_text(self, token_ids: Sequence[int]) -> str:

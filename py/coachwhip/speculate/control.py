@@ -97,6 +97,10 @@ class DraftControl:
             self._times_of(num_requests).add(seconds, drafts / num_requests, self._wanted > 0)
         self._wanted = 0
 
+    def skipped(self) -> None:
+        """Takes note of a step that did not only decode: its time tells nothing."""
+        self._wanted = 0
+
     def settle(self, request_id: str, num_requests: int) -> None:
         """Decides after a trial whether a resting request drafts again."""
         request = self._requests.get(request_id)

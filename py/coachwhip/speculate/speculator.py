@@ -90,7 +90,8 @@ class Speculator:
         rows, count = 0, len(plan.sequences)
         for sequence in plan.sequences:
             if sequence.num_outputs != len(sequence.tokens):
-                return  # not a decode step
+                self.control.skipped()
+                return
             rows += sequence.num_outputs
         if count:
             seconds = max(0.0, seconds - self.drafter.catch_up_s)
