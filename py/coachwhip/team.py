@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from .locate import kernels_dir
 
 MOST_MEMBERS = 255
 """Most threads beside the one that runs an op; the kernels have room for no more."""
-QUOTA_FILES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
-"""Where a container says how much CPU time it may use, in the two versions of cgroups."""
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where cgroups say how much CPU time their processes may use."""
+OWN_CGROUPS = Path("/proc/self/cgroup")
+"""Where the operating system says which cgroups this process is in."""
 
 _lock = threading.Lock()
 _model: Model | None = None
@@ -35,16 +37,42 @@ class TeamFigures:
     """Pieces of work that at least one member took part in, since the process began."""
 
 
-def most_members(quota_files: tuple[Path, ...] = QUOTA_FILES) -> int:
+def quota_files(cgroups: Path = CGROUPS, own_cgroups: Path = OWN_CGROUPS) -> list[Path]:
+    """Returns the files that may hold a quota of this process, in the two versions of cgroups.
+
+    A container sees its own cgroup as the root; a service of the host is in one further down, and
+    the quotas of all those above it count as well.
+
+    Args:
+        cgroups: The root of the cgroups.
+        own_cgroups: The file with the process's cgroups, lines `number:controllers:path`.
+    """
+    files = [cgroups / "cpu.max", cgroups / "cpu" / "cpu.cfs_quota_us"]
+    try:
+        lines = [line.split(":", 2) for line in own_cgroups.read_text().splitlines()]
+    except (OSError, ValueError):
+        return files
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root, name = (cgroups / "cpu", "cpu.cfs_quota_us") if controllers else (cgroups, "cpu.max")
+        folders = [folder for folder in path.split("/") if folder]
+        if ".." not in folders:  # else it lies outside of what this process sees
+            files += [root.joinpath(*folders[: n + 1], name) for n in range(len(folders))]
+    return files
+
+
+def most_members(files: Iterable[Path] | None = None) -> int:
     """Returns how many threads may wait for work beside the one that runs an op.
 
-    A container with a quota of CPU time has fewer than it sees CPUs: threads that look for work
+    A process with a quota of CPU time has fewer than it sees CPUs: threads that look for work
     would use its quota up.
 
     Args:
-        quota_files: Where quotas are looked for; the first that names one counts.
+        files: Where quotas are looked for, the smallest counts; `quota_files()` by default.
     """
-    for file in quota_files:
+    most = MOST_MEMBERS
+    for file in quota_files() if files is None else files:
         try:
             quota, *period = file.read_text().split()
             if not period:
@@ -53,8 +81,8 @@ def most_members(quota_files: tuple[Path, ...] = QUOTA_FILES) -> int:
         except (OSError, ValueError, ZeroDivisionError):
             continue
         if share > 0:
-            return max(0, min(int(share) - 1, MOST_MEMBERS))
-    return MOST_MEMBERS
+            most = max(0, min(int(share) - 1, most))
+    return most
 
 
 def start_team(
