@@ -1,71 +1,78 @@
 """Matrix product with a weight, CPU kernel: y[m, n] = sum over k of x[m, k] * w[n, k].
 
-Both operands are contiguous along k, so an output is one chain of FMAs: 16 float32 partial sums
-(lane l takes every 16th k), then one horizontal sum. That chain is the same for every M, N, block
-shape and thread count, which makes float32 rows bit-equal whatever rides along; blocking only
-decides which chains run together.
+A weight lies in panels of 64 of its rows: `[panel, k, 64]`. A vector of x's single value meets
+vectors of 16 weight rows, so each output is a sum in one lane and needs no sum over lanes, which
+for short k costs as much as the products. An output is one chain of FMAs for every 512 words of k,
+and the chains are added in their order. That is the same for every M, N, block shape and thread
+count, which makes float32 rows bit-equal whatever rides along; blocking only decides which chains
+run together.
 
-Rows of bfloat16 go through `vdpbf16ps` (pairs of products into float32 sums) where the CPU has it.
+The unit of k is a word of four bytes: one float32, or two bfloat16, which go through `vdpbf16ps`
+(pairs of products into float32 sums) where the CPU has it.
 
-Blocking: a thread owns a contiguous run of weight rows. Small M streams each weight row once.
-Otherwise groups of 24 weight rows meet 64 rows of x in slices of k, so that the slice of x stays in
-the L1 cache, the slices of w in L2, and 24 accumulators per micro-kernel in registers.
+Blocking: a thread owns a contiguous run of weight rows. Up to 72 rows of x meet a slice of a panel
+(512 words, 128 KB) that stays in the L2 cache, up to 6 at a time. A panel is read from its
+beginning to its end, as memory likes it, and fetched ahead.
 
-See: Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication".
+See: Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication";
+coachwhip/checkpoint/to_panels.py.
 """
 
-from std.memory import stack_allocation
+from std.math import ceildiv
+from std.memory import bitcast, stack_allocation
 from std.sys import PrefetchOptions, llvm_intrinsic, prefetch
 from std.sys.info import CompilationTarget
 
 comptime LANES = 16
-"""Partial sums of one output."""
-comptime ROWS = 4
-"""Rows of x per micro-kernel."""
-comptime COLUMNS = 6
-"""Weight rows per micro-kernel: 4 x 6 accumulators, 4 vectors of x and 1 of w fill 32 registers."""
-comptime PANELS = 4
-"""Micro-kernels of weight rows that meet one slice of x."""
-comptime BLOCK_ROWS = 64
-"""Rows of x that a group of weight rows meets before the next group."""
-comptime SLICE_BYTES = 2048
-"""Bytes of k per slice: 4 rows of x and 6 of w, 20 KB, fit the L1 cache."""
+"""Outputs of one vector of sums, and words of one vector."""
+comptime PANEL = 64
+"""Weight rows of one panel."""
+comptime COLUMN_STEP = 32
+"""Weight rows of a run are a multiple of it: half a panel."""
+comptime ROWS = 6
+"""Rows of x per micro-kernel: 6 x 4 sums, 4 vectors of w and 1 of x fit 32 registers."""
+comptime BLOCK_ROWS = 72
+"""Rows of x that meet a slice of a panel before the next slice."""
+comptime SLICE = 512
+"""Words of k of one chain of sums."""
+comptime FETCH_WORDS = 2048
+"""How far ahead of its use a panel is fetched: 8 KB."""
 
 comptime Acc = SIMD[DType.float32, LANES]
-"""Partial sums of one output."""
+"""Sums of 16 outputs."""
 comptime HAS_BF16_DOT = CompilationTarget._has_feature["avx512bf16"]()
 """Whether the CPU multiplies pairs of bfloat16 into float32 sums."""
 
 
-def step_of[dtype: DType]() -> Int:
-    """Returns how many k one vector step takes.
+def per_word[dtype: DType]() -> Int:
+    """Returns how many values one word holds.
 
     Parameters:
         dtype: Type of x and w.
 
     Returns:
-        16 for float32, 32 for bfloat16.
+        1 for float32, 2 for bfloat16.
     """
-    return 2 * LANES if dtype == DType.bfloat16 else LANES
+    return 2 if dtype == DType.bfloat16 else 1
 
 
 @always_inline
 def multiply_add[
     dtype: DType, width: Int
 ](acc: Acc, x: SIMD[dtype, width], w: SIMD[dtype, width]) -> Acc:
-    """Adds the products of one vector step to the 16 partial sums.
+    """Adds the products of 16 words to 16 sums.
 
     Parameters:
         dtype: Type of x and w.
         width: 16 for float32, 32 for bfloat16.
 
     Args:
-        acc: The partial sums.
-        x: Values of x.
-        w: Values of w.
+        acc: The sums.
+        x: Words of x.
+        w: Words of w.
 
     Returns:
-        The new partial sums.
+        The new sums.
     """
     comptime if dtype == DType.float32:
         return rebind[Acc](x.cast[DType.float32]()).fma(
@@ -89,240 +96,167 @@ def multiply_add[
 
 
 @always_inline
+def spread[
+    dtype: DType, each: Int
+](word: SIMD[dtype, each]) -> SIMD[dtype, each * LANES]:
+    """Returns one word in every lane.
+
+    Parameters:
+        dtype: Type of x.
+        each: Values of a word.
+
+    Args:
+        word: The word.
+
+    Returns:
+        16 words.
+    """
+    comptime if each == 1:
+        return SIMD[dtype, each * LANES](word[0])
+    else:
+        return bitcast[dtype, each * LANES](
+            SIMD[DType.uint32, LANES](bitcast[DType.uint32, 1](word)[0])
+        )
+
+
+@always_inline
 def accumulate[
-    dtype: DType, rows: Int, columns: Int, fetch_next: Bool = False
+    dtype: DType, rows: Int, vectors: Int, fetch: Bool
 ](
-    mut acc: Array[Acc, rows * columns],
+    mut acc: Array[Acc, rows * vectors],
     x: Pointer[mut=False, Scalar[dtype], ...],
     w: Pointer[mut=False, Scalar[dtype], ...],
     k: Int,
     begin: Int,
     end: Int,
 ):
-    """Runs a micro-kernel over whole vector steps of `[begin, end)`.
+    """Adds the products of the words `[begin, end)`.
 
     Parameters:
         dtype: Type of x and w.
         rows: Rows of x.
-        columns: Rows of w.
-        fetch_next: Whether the next `columns` rows of w are brought into the L1 cache meanwhile.
+        vectors: Vectors of weight rows.
+        fetch: Whether the panel is fetched ahead.
 
     Args:
-        acc: Partial sums, `[rows, columns]`.
+        acc: Sums, `[rows, vectors]`.
         x: First row of x, stride `k`.
-        w: First row of w, stride `k`.
+        w: First word of the weight rows in their panel.
         k: Values per row.
-        begin: First k, a multiple of the vector step.
-        end: First k past the slice; what is left of a step is not taken.
+        begin: First word.
+        end: First word past the slice.
     """
-    comptime STEP = step_of[dtype]()
-    for i in range(begin, end - STEP + 1, STEP):
-        var xv = Array[SIMD[dtype, STEP], rows](fill=0)
-        comptime for m in range(rows):
-            xv[m] = x.unsafe_load[width=STEP](m * k + i)
-        comptime for n in range(columns):
-            var wv = w.unsafe_load[width=STEP](n * k + i)
-            comptime if fetch_next:
-                # Past the last row this may name memory that is not there: a hint never faults.
+    comptime EACH = per_word[dtype]()
+    comptime WIDTH = EACH * LANES
+    for i in range(begin, min(end, k // EACH)):
+        var wi = w.unsafe_offset(i * PANEL * EACH)
+        var wv = Array[SIMD[dtype, WIDTH], vectors](fill=0)
+        comptime for v in range(vectors):
+            wv[v] = wi.unsafe_load[width=WIDTH](v * WIDTH)
+            comptime if fetch:
+                # Past the last panel there may be no memory: a hint never faults.
                 prefetch[
                     PrefetchOptions().for_read().high_locality().to_data_cache()
-                ](w.unsafe_offset((columns + n) * k + i))
-            comptime for m in range(rows):
-                acc[m * columns + n] = multiply_add(
-                    acc[m * columns + n], xv[m], wv
+                ](wi.unsafe_offset((v * LANES + FETCH_WORDS) * EACH))
+        comptime for m in range(rows):
+            var xv = spread(x.unsafe_load[width=EACH](m * k + i * EACH))
+            comptime for v in range(vectors):
+                acc[m * vectors + v] = multiply_add(
+                    acc[m * vectors + v], xv, wv[v]
                 )
+    comptime if EACH == 2:
+        if end * EACH > k:  # half a word is left
+            comptime for m in range(rows):
+                var word = SIMD[dtype, EACH](0)
+                word[0] = x[unsafe_offset=m * k + k - 1]
+                var xv = spread(word)
+                comptime for v in range(vectors):
+                    acc[m * vectors + v] = multiply_add(
+                        acc[m * vectors + v],
+                        xv,
+                        w.unsafe_load[width=WIDTH](
+                            (k // EACH * PANEL + v * LANES) * EACH
+                        ),
+                    )
 
 
 @always_inline
-def sum_lanes(vectors: Array[Acc, LANES]) -> Acc:
-    """Sums the lanes of 16 vectors: lane l and l + 8, then l and l + 4, l + 2, l + 1.
-
-    Vectors share their steps, so a sum takes 3 instructions instead of 8; the order of additions
-    within a sum is that of `SIMD.reduce_add`.
-
-    Args:
-        vectors: The vectors.
-
-    Returns:
-        The sum of vector i in lane i.
-    """
-    var v = vectors.copy()
-    comptime for i in range(8):
-        v[i] = v[2 * i].shuffle[
-            0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-        ](v[2 * i + 1]) + v[2 * i].shuffle[
-            8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-        ](
-            v[2 * i + 1]
-        )
-    comptime for i in range(4):
-        v[i] = v[2 * i].shuffle[
-            0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-        ](v[2 * i + 1]) + v[2 * i].shuffle[
-            4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
-        ](
-            v[2 * i + 1]
-        )
-    comptime for i in range(2):
-        v[i] = v[2 * i].shuffle[
-            0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29
-        ](v[2 * i + 1]) + v[2 * i].shuffle[
-            2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31
-        ](
-            v[2 * i + 1]
-        )
-    return v[0].shuffle[
-        0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-    ](v[1]) + v[0].shuffle[
-        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-    ](
-        v[1]
-    )
-
-
-@always_inline
-def finish[
-    dtype: DType, out_dtype: DType, rows: Int, columns: Int
-](
-    acc: Array[Acc, rows * columns],
-    y: Pointer[mut=True, Scalar[out_dtype], ...],
-    n: Int,
-    x: Pointer[mut=False, Scalar[dtype], ...],
-    w: Pointer[mut=False, Scalar[dtype], ...],
-    k: Int,
-):
-    """Sums the partial sums, adds what is left of k, and stores the outputs.
+def store[
+    out_dtype: DType
+](y: Pointer[mut=True, Scalar[out_dtype], ...], sums: Acc, columns: Int):
+    """Stores up to 16 outputs of a row.
 
     Parameters:
-        dtype: Type of x and w.
         out_dtype: Type of y.
-        rows: Rows of x.
-        columns: Rows of w, at most 8.
 
     Args:
-        acc: Partial sums, `[rows, columns]`.
-        y: First output, `[rows, columns]` with stride `n`.
-        n: Values per row of y.
-        x: First row of x, stride `k`.
-        w: First row of w, stride `k`.
-        k: Values per row.
+        y: The first output.
+        sums: The outputs.
+        columns: How many of them to store, if not all.
     """
-    comptime F = DType.float32
-    comptime STEP = step_of[dtype]()
-    comptime HALF = LANES // 2
-    var whole = k // STEP * STEP
-    # Two rows at a time, each in one half of the lanes, so that a row is stored in a few pieces.
-    comptime for pair in range(0, rows, 2):
-        var vectors = Array[Acc, LANES](fill=0)
-        comptime for r in range(pair, min(pair + 2, rows)):
-            comptime for c in range(columns):
-                vectors[(r - pair) * HALF + c] = acc[r * columns + c]
-        var sums = sum_lanes(vectors)
-        if whole < k:
-            comptime for r in range(pair, min(pair + 2, rows)):
-                comptime for c in range(columns):
-                    comptime at = (r - pair) * HALF + c
-                    for i in range(whole, k):
-                        sums[at] = (
-                            x[unsafe_offset=r * k + i]
-                            .cast[F]()
-                            .fma(w[unsafe_offset=c * k + i].cast[F](), sums[at])
-                        )
-        comptime for r in range(pair, min(pair + 2, rows)):
-            var out = sums.slice[HALF, offset=(r - pair) * HALF]().cast[
-                out_dtype
-            ]()
-            var yr = y.unsafe_offset(r * n)
-            comptime if columns >= 4:
-                yr.unsafe_store(out.slice[4]())
-            comptime if columns >= 6:
-                yr.unsafe_store(4, out.slice[2, offset=4]())
-            comptime for c in range(
-                6 if columns >= 6 else 4 if columns >= 4 else 0, columns
-            ):
-                yr[unsafe_offset=c] = out[c]
+    var out = sums.cast[out_dtype]()
+    if columns >= LANES:
+        y.unsafe_store(out)
+    else:
+        for i in range(columns):
+            y[unsafe_offset=i] = out[i]
 
 
 @always_inline
 def tile[
-    dtype: DType,
-    out_dtype: DType,
-    rows: Int,
-    columns: Int,
-    fetch_next: Bool = False,
+    dtype: DType, out_dtype: DType, rows: Int, vectors: Int, fetch: Bool
 ](
     y: Pointer[mut=True, Scalar[out_dtype], ...],
     n: Int,
+    kept: Pointer[mut=True, Float32, ...],
     x: Pointer[mut=False, Scalar[dtype], ...],
     w: Pointer[mut=False, Scalar[dtype], ...],
     k: Int,
+    begin: Int,
+    end: Int,
+    columns: Int,
 ):
-    """Computes `rows x columns` outputs over all of k.
+    """Computes the slice `[begin, end)` of some outputs, and stores them if it is the last.
 
     Parameters:
         dtype: Type of x and w.
         out_dtype: Type of y.
         rows: Rows of x.
-        columns: Rows of w.
-        fetch_next: Whether the next `columns` rows of w are brought into the L1 cache meanwhile.
+        vectors: Vectors of weight rows.
+        fetch: Whether the panel is fetched ahead.
 
     Args:
         y: First output, stride `n`.
         n: Values per row of y.
+        kept: Sums of the slices before, `[rows, PANEL]`.
         x: First row of x, stride `k`.
-        w: First row of w, stride `k`.
+        w: First word of the weight rows in their panel.
         k: Values per row.
+        begin: First word of the slice.
+        end: First word past it.
+        columns: Weight rows from the first one on; what the vectors do not hold is left out.
     """
-    var acc = Array[Acc, rows * columns](fill=0)
-    accumulate[dtype, rows, columns, fetch_next](acc, x, w, k, 0, k)
-    finish[dtype, out_dtype, rows, columns](acc, y, n, x, w, k)
+    var acc = Array[Acc, rows * vectors](fill=0)
+    accumulate[dtype, rows, vectors, fetch](acc, x, w, k, begin, end)
+    comptime for m in range(rows):
+        comptime for v in range(vectors):
+            comptime at = m * PANEL + v * LANES
+            var sums = acc[m * vectors + v]
+            if begin > 0:
+                sums = kept.unsafe_load[width=LANES](at) + sums
+            if end * per_word[dtype]() < k:
+                kept.unsafe_store(at, sums)
+            else:
+                store(
+                    y.unsafe_offset(m * n + v * LANES),
+                    sums,
+                    columns - v * LANES,
+                )
 
 
 @always_inline
-def tiles[
-    dtype: DType, out_dtype: DType, columns: Int
-](
-    y: Pointer[mut=True, Scalar[out_dtype], ...],
-    n: Int,
-    x: Pointer[mut=False, Scalar[dtype], ...],
-    w: Pointer[mut=False, Scalar[dtype], ...],
-    k: Int,
-    rows: Int,
-):
-    """Computes `columns` outputs of every row, 4 rows at a time.
-
-    The first rows bring the weights into the L1 cache, and those of the next tiles behind them:
-    weights come from memory at the speed of memory while the sums are computed.
-
-    Parameters:
-        dtype: Type of x and w.
-        out_dtype: Type of y.
-        columns: Rows of w.
-
-    Args:
-        y: First output, stride `n`.
-        n: Values per row of y.
-        x: First row of x, stride `k`.
-        w: First row of w, stride `k`.
-        k: Values per row.
-        rows: Rows of x.
-    """
-    if rows >= ROWS:
-        tile[dtype, out_dtype, ROWS, columns, True](y, n, x, w, k)
-        for r in range(ROWS, rows - ROWS + 1, ROWS):
-            tile[dtype, out_dtype, ROWS, columns](
-                y.unsafe_offset(r * n), n, x.unsafe_offset(r * k), w, k
-            )
-    var done = rows // ROWS * ROWS
-    comptime for left in range(1, ROWS):
-        if rows - done == left:
-            tile[dtype, out_dtype, left, columns, True](
-                y.unsafe_offset(done * n), n, x.unsafe_offset(done * k), w, k
-            )
-
-
-def strip[
-    dtype: DType, out_dtype: DType
+def block[
+    dtype: DType, out_dtype: DType, vectors: Int
 ](
     y: Pointer[mut=True, Scalar[out_dtype], ...],
     n: Int,
@@ -332,90 +266,50 @@ def strip[
     rows: Int,
     columns: Int,
 ):
-    """Computes some rows of outputs for a run of weight rows, reading each of them once.
+    """Computes up to 72 rows of outputs for a panel or half of one, slice by slice of k.
 
     Parameters:
         dtype: Type of x and w.
         out_dtype: Type of y.
+        vectors: Vectors of weight rows.
 
     Args:
         y: First output, stride `n`.
         n: Values per row of y.
         x: First row of x, stride `k`.
-        w: First weight row, stride `k`.
+        w: First word of the weight rows in their panel.
         k: Values per row.
-        rows: Rows of x, few enough to stay in the L2 cache.
-        columns: Number of weight rows.
+        rows: Rows of x.
+        columns: Weight rows from the first one on; what the vectors do not hold is left out.
     """
-    var c = 0
-    while c + COLUMNS <= columns:
-        tiles[dtype, out_dtype, COLUMNS](
-            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k, rows
-        )
-        c += COLUMNS
-    while c < columns:
-        tiles[dtype, out_dtype, 1](
-            y.unsafe_offset(c), n, x, w.unsafe_offset(c * k), k, rows
-        )
-        c += 1
-
-
-def block_group[
-    dtype: DType, out_dtype: DType
-](
-    y: Pointer[mut=True, Scalar[out_dtype], ...],
-    n: Int,
-    x: Pointer[mut=False, Scalar[dtype], ...],
-    w: Pointer[mut=False, Scalar[dtype], ...],
-    k: Int,
-    rows: Int,
-):
-    """Computes up to 64 rows x 24 weight rows, slice by slice of k.
-
-    Parameters:
-        dtype: Type of x and w.
-        out_dtype: Type of y.
-
-    Args:
-        y: First output, stride `n`.
-        n: Values per row of y.
-        x: First row of x, stride `k`.
-        w: First of 24 weight rows, stride `k`.
-        k: Values per row.
-        rows: Rows of x, a multiple of 4 up to 64.
-    """
-    comptime F = DType.float32
-    comptime TILE = ROWS * COLUMNS
-    comptime slice = SLICE_BYTES // (2 if dtype == DType.bfloat16 else 4)
-    var sums = stack_allocation[
-        BLOCK_ROWS // ROWS * PANELS * TILE * LANES, F, alignment=64
+    var kept = stack_allocation[
+        BLOCK_ROWS * PANEL, DType.float32, alignment=64
     ]()
-    for begin in range(0, k, slice):
-        var end = min(begin + slice, k)
-        for r in range(0, rows, ROWS):
-            var xr = x.unsafe_offset(r * k)
-            comptime for p in range(PANELS):
-                var wp = w.unsafe_offset(p * COLUMNS * k)
-                var kept = sums.unsafe_offset(
-                    (r // ROWS * PANELS + p) * TILE * LANES
-                )
-                var acc = Array[Acc, TILE](fill=0)
-                if begin > 0:
-                    comptime for i in range(TILE):
-                        acc[i] = kept.unsafe_load[width=LANES](i * LANES)
-                accumulate[dtype, ROWS, COLUMNS](acc, xr, wp, k, begin, end)
-                if end < k:
-                    comptime for i in range(TILE):
-                        kept.unsafe_store(i * LANES, acc[i])
-                else:
-                    finish[dtype, out_dtype, ROWS, COLUMNS](
-                        acc,
-                        y.unsafe_offset(r * n + p * COLUMNS),
-                        n,
-                        xr,
-                        wp,
-                        k,
-                    )
+    var words = ceildiv(k, per_word[dtype]())
+    var tiles = ceildiv(rows, ROWS)
+    for begin in range(0, words, SLICE):
+        var end = min(begin + SLICE, words)
+        for t in range(tiles):
+            var r = rows * t // tiles
+            var count = rows * (t + 1) // tiles - r
+            comptime for c in range(1, ROWS + 1):
+                if count == c:
+                    if t == 0:  # the first rows bring the slice into the caches
+                        tile[dtype, out_dtype, c, vectors, True](
+                            y, n, kept, x, w, k, begin, end, columns
+                        )
+                    elif c >= ROWS // 2:  # further tiles have no fewer
+                        tile[dtype, out_dtype, c, vectors, False](
+                            y.unsafe_offset(r * n),
+                            n,
+                            kept.unsafe_offset(r * PANEL),
+                            x.unsafe_offset(r * k),
+                            w,
+                            k,
+                            begin,
+                            end,
+                            columns,
+                        )
 
 
 def linear_columns[
@@ -427,7 +321,8 @@ def linear_columns[
     w: Pointer[mut=False, Scalar[dtype], ...],
     k: Int,
     rows: Int,
-    columns: Int,
+    begin: Int,
+    end: Int,
 ):
     """Computes all rows of outputs for one thread's run of weight rows.
 
@@ -436,45 +331,33 @@ def linear_columns[
         out_dtype: Type of y.
 
     Args:
-        y: First output of the run, stride `n`.
+        y: First output of the matrix, stride `n`.
         n: Values per row of y.
         x: First row of x, stride `k`.
-        w: First weight row of the run, stride `k`.
+        w: Panels of the matrix.
         k: Values per row.
         rows: Rows of x.
-        columns: Number of weight rows of the run.
+        begin: First weight row, a multiple of 32.
+        end: First weight row past the run, a multiple of 32 or `n`.
     """
-    comptime GROUP = PANELS * COLUMNS
-    var full = columns // GROUP * GROUP if rows > 2 * ROWS else 0
-    for r0 in range(0, rows, BLOCK_ROWS):
-        var count = min(BLOCK_ROWS, rows - r0)
-        var whole = count // ROWS * ROWS if full > 0 else 0
-        for c in range(0, full, GROUP):
-            block_group[dtype, out_dtype](
-                y.unsafe_offset(r0 * n + c),
-                n,
-                x.unsafe_offset(r0 * k),
-                w.unsafe_offset(c * k),
-                k,
-                whole,
+    comptime EACH = per_word[dtype]()
+    var words = ceildiv(k, EACH)
+    for r in range(0, rows, BLOCK_ROWS):
+        var count = min(BLOCK_ROWS, rows - r)
+        var yr = y.unsafe_offset(r * n)
+        var xr = x.unsafe_offset(r * k)
+        var c = begin
+        while c < end:
+            var wc = w.unsafe_offset(
+                (c // PANEL * words * PANEL + c % PANEL) * EACH
             )
-        if whole > 0 and full < columns:
-            strip[dtype, out_dtype](
-                y.unsafe_offset(r0 * n + full),
-                n,
-                x.unsafe_offset(r0 * k),
-                w.unsafe_offset(full * k),
-                k,
-                whole,
-                columns - full,
-            )
-        if whole < count:
-            strip[dtype, out_dtype](
-                y.unsafe_offset((r0 + whole) * n),
-                n,
-                x.unsafe_offset((r0 + whole) * k),
-                w,
-                k,
-                count - whole,
-                columns,
-            )
+            if c % PANEL == 0 and end - c > COLUMN_STEP:
+                block[dtype, out_dtype, PANEL // LANES](
+                    yr.unsafe_offset(c), n, xr, wc, k, count, end - c
+                )
+                c += PANEL
+            else:
+                block[dtype, out_dtype, COLUMN_STEP // LANES](
+                    yr.unsafe_offset(c), n, xr, wc, k, count, end - c
+                )
+                c += COLUMN_STEP

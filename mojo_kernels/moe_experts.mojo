@@ -9,10 +9,9 @@ choices of a token are added in their own order, so a row's bits do not depend o
 See: tests/reference/moe.py.
 """
 
-from .linear import linear_columns
+from std.math import ceildiv
 
-comptime COLUMN_BLOCK = 24
-"""Weight rows of one work item, the group of `linear.mojo`."""
+from .linear import COLUMN_STEP, PANEL, linear_columns, per_word
 
 
 def sort_by_expert(
@@ -106,7 +105,7 @@ def expert_columns[
 ):
     """Computes one thread's share of all experts' products with their sorted rows.
 
-    Blocks of 24 weight rows, expert after expert, are laid on a line as long as their cost; a
+    Blocks of 32 weight rows, expert after expert, are laid on a line as long as their cost; a
     thread takes the blocks that begin in its stretch of it.
 
     Parameters:
@@ -117,7 +116,7 @@ def expert_columns[
     Args:
         y: Outputs in sorted order, `[pairs, n]`.
         x: Inputs in sorted order, `[pairs, k]`.
-        w: Weights, `[experts, n, k]`.
+        w: Panels of every expert's matrix `[n, k]`, one expert after another.
         first: First sorted position of each expert, `[experts + 1]`.
         experts: Number of experts.
         n: Values per output row.
@@ -125,7 +124,9 @@ def expert_columns[
         begin: Start of the stretch, in cost.
         end: End of the stretch, in cost.
     """
-    var blocks = (n + COLUMN_BLOCK - 1) // COLUMN_BLOCK
+    comptime EACH = per_word[dtype]()
+    var matrix = ceildiv(n, PANEL) * PANEL * ceildiv(k, EACH) * EACH
+    var blocks = ceildiv(n, COLUMN_STEP)
     var at = 0
     for e in range(experts):
         var row = Int(first[unsafe_offset=e])
@@ -138,17 +139,18 @@ def expert_columns[
             # blocks whose start lies in [begin, end)
             var lo = max(0, (begin - at + cost - 1) // cost)
             var hi = min(blocks, (end - at + cost - 1) // cost)
-            var c0 = lo * COLUMN_BLOCK
-            var c1 = min(hi * COLUMN_BLOCK, n)
+            var c0 = lo * COLUMN_STEP
+            var c1 = min(hi * COLUMN_STEP, n)
             if c1 > c0:
                 linear_columns[dtype, out_dtype](
-                    y.unsafe_offset(row * n + c0),
+                    y.unsafe_offset(row * n),
                     n,
                     x.unsafe_offset(row * k),
-                    w.unsafe_offset((e * n + c0) * k),
+                    w.unsafe_offset(e * matrix),
                     k,
                     rows,
-                    c1 - c0,
+                    c0,
+                    c1,
                 )
                 comptime if squared:
                     relu_squared[out_dtype](
@@ -170,7 +172,7 @@ def total_cost(
     Returns:
         The sum of the costs of all blocks.
     """
-    var blocks = (n + COLUMN_BLOCK - 1) // COLUMN_BLOCK
+    var blocks = ceildiv(n, COLUMN_STEP)
     var total = 0
     for e in range(experts):
         total += blocks * block_cost(

@@ -21,7 +21,7 @@ from .copy_rows import copy_row
 from .copy_rows_gpu import copy_rows_gpu
 from .gated_rms_norm import norm_group
 from .gated_rms_norm_gpu import THREADS, gated_rms_norm_gpu
-from .linear import linear_columns
+from .linear import COLUMN_STEP, PANEL, linear_columns, per_word
 from .moe_experts import expert_columns, sort_by_expert, total_cost
 from .moe_experts_gpu import WARPS as EXPERT_WARPS
 from .moe_experts_gpu import experts_down_gpu, experts_up_gpu
@@ -701,6 +701,58 @@ struct Attention:
             )
 
 
+def check_panels[
+    dtype: DType
+](
+    op: StaticString,
+    name: StaticString,
+    w: InputTensor[dtype=dtype, rank=3, ...],
+    panels: Int,
+    k: Int,
+) raises:
+    """Checks the shape of matrices in panels.
+
+    Parameters:
+        dtype: Type of the matrices.
+
+    Args:
+        op: The op.
+        name: Of the operand.
+        w: The panels.
+        panels: How many there should be.
+        k: Values per row of the matrices.
+
+    Raises:
+        Error: The shape is another one.
+    """
+    comptime LAST = PANEL * per_word[dtype]()
+    var words = ceildiv(k, per_word[dtype]())
+    if (
+        w.dim_size(0) != panels
+        or w.dim_size(1) != words
+        or w.dim_size(2) != LAST
+        or w.strides()[0] != words * LAST
+    ):
+        raise Error(
+            op,
+            ": ",
+            name,
+            " has the shape [",
+            w.dim_size(0),
+            ", ",
+            w.dim_size(1),
+            ", ",
+            w.dim_size(2),
+            "], expected panels [",
+            panels,
+            ", ",
+            words,
+            ", ",
+            LAST,
+            "]",
+        )
+
+
 @extensibility.register("coachwhip.linear")
 struct Linear:
     """Matrix product with a weight; CPU only (on a GPU the graph uses MAX's matmul).
@@ -712,7 +764,7 @@ struct Linear:
     ](
         y: OutputTensor[dtype=out_dtype, rank=2, ...],
         x: InputTensor[dtype=dtype, rank=2, ...],
-        w: InputTensor[dtype=dtype, rank=2, ...],
+        w: InputTensor[dtype=dtype, rank=3, ...],
         ctx: DeviceContext,
     ) raises:
         """Computes `x @ w^T`; see `linear.mojo`.
@@ -725,7 +777,7 @@ struct Linear:
         Args:
             y: Output, `[tokens, n]`.
             x: Input rows, `[tokens, k]`.
-            w: Weight, `[n, k]`.
+            w: Panels of the weight `[n, k]`: `[panels, words of k, 64 * values per word]`.
             ctx: Device context.
 
         Raises:
@@ -738,14 +790,12 @@ struct Linear:
         ), "x must be float32 or bfloat16"
         var rows = x.dim_size(0)
         var k = x.dim_size(1)
-        var n = w.dim_size(0)
+        var n = y.dim_size(1)
         if k == 0:
             raise Error(OP, ": x.shape[1] is 0, expected at least 1")
         check_equal(OP, "y.shape[0]", y.dim_size(0), rows)
-        check_equal(OP, "y.shape[1]", y.dim_size(1), n)
-        check_equal(OP, "w.shape[1]", w.dim_size(1), k)
+        check_panels(OP, "w", w, ceildiv(n, PANEL), k)
         check_equal(OP, "x.strides[0]", x.strides()[0], k)
-        check_equal(OP, "w.strides[0]", w.strides()[0], k)
         var yp = y.unsafe_ptr()
         var xp = x.unsafe_ptr()
         var wp = w.unsafe_ptr()
@@ -753,18 +803,10 @@ struct Linear:
             return
 
         def work(begin: Int, end: Int) {imm}:
-            linear_columns[dtype, out_dtype](
-                yp.unsafe_offset(begin),
-                n,
-                xp,
-                wp.unsafe_offset(begin * k),
-                k,
-                rows,
-                end - begin,
-            )
+            linear_columns[dtype, out_dtype](yp, n, xp, wp, k, rows, begin, end)
 
         # A row of x costs little beside the first one, which brings the weight in from memory.
-        for_each_share(work, n, 24, k * (3 + rows) // 4, ctx)
+        for_each_share(work, n, COLUMN_STEP, k * (3 + rows) // 4, ctx)
 
 
 @extensibility.register("coachwhip.moe_route")
@@ -906,8 +948,8 @@ struct MoeExperts:
             x: Rows, `[tokens, width]`.
             chosen: Experts of each token, `[tokens, count]`.
             weights: Their weights, `[tokens, count]`.
-            up: Weights, `[experts, inner, width]`.
-            down: Weights, `[experts, width, inner]`.
+            up: Weights, `[experts, inner, width]`; on a CPU the panels of each.
+            down: Weights, `[experts, width, inner]`; on a CPU the panels of each.
             ctx: Device context.
 
         Raises:
@@ -917,20 +959,14 @@ struct MoeExperts:
         var tokens = x.dim_size(0)
         var width = x.dim_size(1)
         var count = chosen.dim_size(1)
-        var experts = up.dim_size(0)
-        var inner = up.dim_size(1)
+        var inner = hidden.dim_size(1)
         var pairs = tokens * count
         check_equal(OP, "result.shape[0]", result.dim_size(0), tokens)
         check_equal(OP, "result.shape[1]", result.dim_size(1), width)
         check_equal(OP, "hidden.shape[0]", hidden.dim_size(0), pairs)
-        check_equal(OP, "hidden.shape[1]", hidden.dim_size(1), inner)
         check_equal(OP, "chosen.shape[0]", chosen.dim_size(0), tokens)
         check_equal(OP, "weights.shape[0]", weights.dim_size(0), tokens)
         check_equal(OP, "weights.shape[1]", weights.dim_size(1), count)
-        check_equal(OP, "up.shape[2]", up.dim_size(2), width)
-        check_equal(OP, "down.shape[0]", down.dim_size(0), experts)
-        check_equal(OP, "down.shape[1]", down.dim_size(1), width)
-        check_equal(OP, "down.shape[2]", down.dim_size(2), inner)
         check_equal(OP, "x.strides[0]", x.strides()[0], width)
         var result_p = result.unsafe_ptr()
         var hidden_p = hidden.unsafe_ptr()
@@ -943,6 +979,11 @@ struct MoeExperts:
             return
 
         comptime if is_gpu[target]():
+            check_equal(OP, "up.shape[1]", up.dim_size(1), inner)
+            check_equal(OP, "up.shape[2]", up.dim_size(2), width)
+            check_equal(OP, "down.shape[0]", down.dim_size(0), up.dim_size(0))
+            check_equal(OP, "down.shape[1]", down.dim_size(1), width)
+            check_equal(OP, "down.shape[2]", down.dim_size(2), inner)
             ctx.enqueue_function[experts_up_gpu[dtype]](
                 hidden_p,
                 xp,
@@ -967,6 +1008,11 @@ struct MoeExperts:
                 block_dim=EXPERT_WARPS * 32,
             )
         else:
+            var up_panels = ceildiv(inner, PANEL)
+            var down_panels = ceildiv(width, PANEL)
+            var experts = up.dim_size(0) // max(up_panels, 1)
+            check_panels(OP, "up", up, experts * up_panels, width)
+            check_panels(OP, "down", down, experts * down_panels, inner)
             check_equal(OP, "rows.shape[0]", rows.dim_size(0), pairs)
             check_equal(OP, "rows.shape[1]", rows.dim_size(1), width)
             check_equal(OP, "sums.shape[0]", sums.dim_size(0), pairs)
@@ -1006,9 +1052,9 @@ struct MoeExperts:
                     end,
                 )
 
-            # A unit of cost is a block of 24 weight rows that meets one row of x.
+            # A unit of cost is a block of 32 weight rows that meets one row of x.
             for_each_stretch(
-                up_work, total_cost(first, experts, inner), 6 * width, ctx
+                up_work, total_cost(first, experts, inner), 8 * width, ctx
             )
 
             def down_work(begin: Int, end: Int) {imm}:
@@ -1025,7 +1071,7 @@ struct MoeExperts:
                 )
 
             for_each_stretch(
-                down_work, total_cost(first, experts, width), 6 * inner, ctx
+                down_work, total_cost(first, experts, width), 8 * inner, ctx
             )
 
             def sum_work(t: Int) {imm}:

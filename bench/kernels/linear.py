@@ -14,8 +14,10 @@ from torch.nn import functional as F
 
 from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, F32, in_type
-from bench.kernels.memory import TORCH_OF, Memory, buffer, tensor
+from bench.kernels.memory import TORCH_OF, Memory, buffer, in_panels, tensor
 from coachwhip_graphs import ops as our_ops
+from coachwhip_graphs.matrix import Matrix
+from coachwhip_graphs.panels import panels_shape
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,13 @@ class Shape:
 
 def graph(shape: Shape, rival: bool) -> GraphSpec:
     dtype = BF16 if shape.dtype == "bfloat16" else F32
-    types = [in_type(dtype, "m", shape.k), in_type(dtype, shape.n, shape.k)]
+    matrix = (shape.n, shape.k)
+    stored = matrix if rival else panels_shape(matrix, dtype.size_in_bytes)
+    types = [in_type(dtype, "m", shape.k), in_type(dtype, *stored)]
 
     def build(inputs: list[Any]) -> list[Any]:
         x, w = (v.tensor for v in inputs)
-        return [x @ w.T if rival else our_ops.linear(x, w)]
+        return [x @ w.T if rival else our_ops.linear(x, Matrix(w, matrix))]
 
     return GraphSpec(f"max-{shape.model}" if rival else shape.model, types, build)
 
@@ -59,19 +63,26 @@ def _case(shape: Shape, models: Mapping[str, Any], memory: Memory) -> Case:
     size = weights[0].numel()
     x = torch.randn(shape.m, shape.k, generator=torch.Generator().manual_seed(4))
     x = (x / shape.k**0.5).to(weights.dtype)
-    row, given = buffer(x), [buffer(w) for w in weights]
+    row = buffer(x)
+    first = {"ours": buffer(in_panels(weights[0])), "MAX matmul": buffer(weights[0])}
+    # What values a block holds does not matter to the clock, only its bytes.
+    panels = weights.view(len(weights), *panels_shape(weights[0].shape, weights.itemsize))
+    given = {
+        "ours": [buffer(w) for w in panels],
+        "MAX matmul": [buffer(w) for w in weights],
+    }
     programs = {"ours": models[shape.model]}
     if (builtin := models.get(f"max-{shape.model}")) is not None:
         programs["MAX matmul"] = builtin
 
-    def run(model: Any) -> Any:
-        return lambda: model.execute(row, given[arena.next_block(size)])
+    def run(name: str, model: Any) -> Any:
+        return lambda: model.execute(row, given[name][arena.next_block(size)])
 
     def outputs() -> dict[str, torch.Tensor]:
-        found = {name: tensor(m.execute(row, given[0])).float() for name, m in programs.items()}
+        found = {name: tensor(m.execute(row, first[name])).float() for name, m in programs.items()}
         return found | {"torch linear": F.linear(x, weights[0]).float()}
 
-    rivals = {name: run(model) for name, model in programs.items()}
+    rivals = {name: run(name, model) for name, model in programs.items()}
     ours = rivals.pop("ours")
     rivals["torch linear"] = lambda: F.linear(x, weights[arena.next_block(size)])
     return Case(

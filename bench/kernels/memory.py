@@ -9,12 +9,20 @@ from __future__ import annotations
 import torch
 from max.driver import Buffer
 
+from coachwhip.checkpoint.to_panels import to_panels
+
 TORCH_OF = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def buffer(tensor: torch.Tensor) -> Buffer:
     """Returns a MAX buffer that shares the tensor's memory; the tensor must be contiguous."""
     return Buffer.from_dlpack(tensor)
+
+
+def in_panels(weight: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix, or a stack of them, as our products take it; see `to_panels`."""
+    held = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
+    return torch.from_numpy(to_panels(held.numpy())).view(weight.dtype)
 
 
 def indices(values, dtype: torch.dtype = torch.int32) -> Buffer:

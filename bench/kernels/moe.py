@@ -16,8 +16,10 @@ import torch
 
 from bench.kernels.case import Benchmark, Case, GraphSpec, Work, each
 from bench.kernels.graphs import BF16, F32, in_type
-from bench.kernels.memory import TORCH_OF, buffer, tensor
+from bench.kernels.memory import TORCH_OF, buffer, in_panels, tensor
+from coachwhip_graphs.matrix import Matrix
 from coachwhip_graphs.moe import moe
+from coachwhip_graphs.panels import panels_shape
 from coachwhip_graphs.spec import MoeSpec
 
 ROWS = 16
@@ -73,27 +75,32 @@ class Shape:
 class _Inputs:
     """Stands for the weight registry: the block's weights are inputs of the graph here."""
 
-    def __init__(self, values: dict[str, Any], prefix: str = "") -> None:
-        self._values, self._prefix = values, prefix
+    def __init__(
+        self, values: dict[str, Any], shapes: dict[str, tuple[int, ...]], prefix: str = ""
+    ) -> None:
+        self._values, self._shapes, self._prefix = values, shapes, prefix
 
     def below(self, prefix: str) -> _Inputs:
-        return _Inputs(self._values, self._prefix + prefix)
+        return _Inputs(self._values, self._shapes, self._prefix + prefix)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[self._prefix + name]
 
+    def matrix(self, name: str) -> Matrix:
+        return Matrix(self[name], self._shapes[self._prefix + name])
+
 
 def graph(shape: Shape) -> GraphSpec:
     dtype = BF16 if shape.dtype == "bfloat16" else F32
-    types = [in_type(dtype, "tokens", shape.hidden)] + [
-        in_type(F32 if name.startswith("gate") else dtype, *dims)
-        for name, dims in shape.shapes().items()
-    ]
+    types = [in_type(dtype, "tokens", shape.hidden)]
+    for name, dims in shape.shapes().items():
+        of = F32 if name.startswith("gate") else dtype
+        types.append(in_type(of, *(panels_shape(dims, of.size_in_bytes) if dims[1:] else dims)))
 
     def build(inputs: list[Any]) -> list[Any]:
         x, *weights = (v.tensor for v in inputs)
         named = dict(zip(shape.shapes(), weights, strict=True))
-        return [moe(x, _Inputs(named), shape.spec)]
+        return [moe(x, _Inputs(named, shape.shapes()), shape.spec)]
 
     return GraphSpec(shape.model, types, build)
 
@@ -140,7 +147,8 @@ def _case(shape: Shape, models: Mapping[str, Any]) -> Case:
         torch.randn(shape.batch, shape.hidden, generator=draws).to(TORCH_OF[shape.dtype])
         for _ in range(ROWS)
     ]
-    given, bound = [buffer(r) for r in rows], [buffer(w) for w in weights.values()]
+    given = [buffer(r) for r in rows]
+    bound = [buffer(in_panels(w) if w.ndim > 1 else w) for w in weights.values()]
     touched = sum(len(route(r, weights, shape)[0].unique()) for r in rows) / ROWS
     model = models[shape.model]
     turn, turn_torch = itertools.cycle(range(ROWS)), itertools.cycle(range(ROWS))

@@ -31,7 +31,7 @@ def attention(
     """
     if spec.rope_theta is not None:
         raise ValueError("attention: rope_theta is set, but this graph applies no rotary positions")
-    q, k, v = (linear(x, weights[f"{name}_proj.weight"]) for name in "qkv")
+    q, k, v = (linear(x, weights.matrix(f"{name}_proj.weight")) for name in "qkv")
     out = kernels.attention(
         step.pages,
         q,
@@ -43,4 +43,4 @@ def attention(
         layer=layer,
         scale=spec.scale,
     )
-    return linear(out, weights["o_proj.weight"])
+    return linear(out, weights.matrix("o_proj.weight"))

@@ -38,7 +38,7 @@ def mamba2(
 
     See: Dao & Gu 2024, arXiv 2405.21060; tests/reference/nemotron_h.py.
     """
-    projected = linear(x, weights["in_proj.weight"])
+    projected = linear(x, weights.matrix("in_proj.weight"))
     xbc = kernels.conv1d(
         step.conv,
         projected,
@@ -67,4 +67,4 @@ def mamba2(
         dt_limit=spec.dt_limit,
     )
     y = kernels.gated_rms_norm(y, projected, weights["norm.weight"], groups=spec.ngroups, eps=eps)
-    return linear(y, weights["out_proj.weight"])
+    return linear(y, weights.matrix("out_proj.weight"))

@@ -18,5 +18,5 @@ def mlp(x: TensorValue, weights: Registry) -> TensorValue:
     Returns:
         [tokens, hidden], dtype of x.
     """
-    up = ops.relu(linear(x, weights["up_proj.weight"]))
-    return linear(up * up, weights["down_proj.weight"])
+    up = ops.relu(linear(x, weights.matrix("up_proj.weight")))
+    return linear(up * up, weights.matrix("down_proj.weight"))

@@ -77,7 +77,7 @@ def logits_and_tokens(
 ) -> tuple[TensorValue, TensorValue]:
     """Applies the LM head to output rows: logits [outputs, vocab] f32, tokens [outputs, 1] i64."""
     rows = ops.gather(hidden, step.output_rows, axis=0)
-    head = weights["embeddings.weight" if spec.tie_embeddings else "lm_head.weight"]
+    head = weights.matrix("embeddings.weight" if spec.tie_embeddings else "lm_head.weight")
     logits = linear(rows, head, DType.float32)
     tokens = sample(
         logits,

@@ -27,7 +27,7 @@ def moe(x: TensorValue, weights: Registry, spec: MoeSpec) -> TensorValue:
 
     See: model code of NemotronH; tests/reference/nemotron_h.py.
     """
-    logits = linear(ops.cast(x, DType.float32), weights["gate.weight"])
+    logits = linear(ops.cast(x, DType.float32), weights.matrix("gate.weight"))
     chosen, share = moe_route(
         logits,
         weights["gate.e_score_correction_bias"],
@@ -37,12 +37,12 @@ def moe(x: TensorValue, weights: Registry, spec: MoeSpec) -> TensorValue:
         normalize=spec.normalize_weights,
         scale=spec.scaling_factor,
     )
-    rows = linear(x, weights["fc1_latent_proj.weight"]) if spec.latent_size else x
+    rows = linear(x, weights.matrix("fc1_latent_proj.weight")) if spec.latent_size else x
     routed = moe_experts(
-        rows, chosen, share, weights["experts.up_proj"], weights["experts.down_proj"]
+        rows, chosen, share, weights.matrix("experts.up_proj"), weights.matrix("experts.down_proj")
     )
     if spec.latent_size:
-        routed = linear(routed, weights["fc2_latent_proj.weight"])
+        routed = linear(routed, weights.matrix("fc2_latent_proj.weight"))
     if not spec.shared_intermediate_size:
         return routed
     return routed + mlp(x, weights.below("shared_experts."))

@@ -72,7 +72,7 @@ def mtp_graph(
         rows = ops.concat([hidden.tensor, kept.tensor], axis=0)
         h = ops.gather(rows, hidden_row.tensor, axis=0)
         g = rms_norm(h, layers["0.hnorm.weight"], eps, dtype)
-        x = linear(ops.concat([e, g], axis=1), layers["0.eh_proj.weight"])
+        x = linear(ops.concat([e, g], axis=1), layers.matrix("0.eh_proj.weight"))
         x = residual_layers(
             x, spec.mtp_layers, spec, dtype, layers, step, spec.count(LayerKind.ATTENTION)
         )

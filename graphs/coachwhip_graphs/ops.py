@@ -19,6 +19,7 @@ from .limits import (
     HEAD_VALUES_LIMIT,
     HEADDIM_LIMIT,
 )
+from .matrix import Matrix
 from .operands import FLOATS, STATES
 from .operands import check as _check
 from .operands import check_same_dtype as _check_same_dtype
@@ -315,7 +316,7 @@ def attention(
     )[0].tensor
 
 
-def linear(x: TensorValue, w: TensorValue, out_dtype: DType | None = None) -> TensorValue:
+def linear(x: TensorValue, w: Matrix, out_dtype: DType | None = None) -> TensorValue:
     """Multiplies rows by a weight: y = x @ w^T, sums in f32.
 
     On a CPU this is our own op: a row's bits do not depend on the rows beside it, whatever the
@@ -330,24 +331,27 @@ def linear(x: TensorValue, w: TensorValue, out_dtype: DType | None = None) -> Te
         [tokens, n].
 
     Raises:
-        ValueError: An operand's rank or dtype is not as above, or the k differ.
+        ValueError: An operand's rank or dtype is not as above, or the k differ (when built); on a
+            CPU the panels are not those of a matrix [n, k] (when run).
 
     See: mojo_kernels/linear.mojo; tests/kernels/test_linear.py.
     """
     op = "coachwhip.linear"
     _check(op, "x", x, 2, FLOATS)
-    _check(op, "w", w, 2, FLOATS)
-    _check_same_dtype(op, x=x, w=w)
-    if x.shape[1] != w.shape[1]:
-        raise ValueError(f"{op}: x has {x.shape[1]} columns, but w has {w.shape[1]}")
+    on_cpu = x.device == DeviceRef.CPU()
+    _check(op, "w", w.value, 3 if on_cpu else 2, FLOATS)
+    _check_same_dtype(op, x=x, w=w.value)
+    n, k = w.shape
+    if x.shape[1] != k:
+        raise ValueError(f"{op}: x has {x.shape[1]} columns, but w has {k}")
     out_dtype = out_dtype or x.dtype
-    if x.device != DeviceRef.CPU():
-        return ops.cast(x @ w.T, out_dtype)
+    if not on_cpu:
+        return ops.cast(x @ w.value.T, out_dtype)
     return ops.custom(
         op,
         device=x.device,
-        values=[x, w],
-        out_types=[TensorType(out_dtype, [x.shape[0], w.shape[0]], x.device)],
+        values=[x, w.value],
+        out_types=[TensorType(out_dtype, [x.shape[0], n], x.device)],
     )[0].tensor
 
 
@@ -418,8 +422,8 @@ def moe_experts(
     x: TensorValue,
     chosen: TensorValue,
     weights: TensorValue,
-    up: TensorValue,
-    down: TensorValue,
+    up: Matrix,
+    down: Matrix,
 ) -> TensorValue:
     """Runs each token's experts: out = sum_j weights[j] * down[e_j] . relu(up[e_j] . x)^2.
 
@@ -434,8 +438,9 @@ def moe_experts(
         [tokens, width], dtype of x; a token's experts are added in their order, in f32.
 
     Raises:
-        ValueError: An operand's rank or dtype is not as above (when built); an expert does not
-            exist (when run on a CPU).
+        ValueError: An operand's rank or dtype is not as above, or the shapes of up and down do not
+            fit (when built); an expert does not exist, or the panels are not those of such
+            matrices (when run on a CPU).
 
     See: mojo_kernels/moe_experts.mojo; tests/reference/moe.py.
     """
@@ -443,11 +448,13 @@ def moe_experts(
     _check(op, "x", x, 2, FLOATS)
     _check(op, "chosen", chosen, 2, DType.int32)
     _check(op, "weights", weights, 2, DType.float32)
-    _check(op, "up", up, 3, FLOATS)
-    _check(op, "down", down, 3, FLOATS)
-    _check_same_dtype(op, x=x, up=up, down=down)
-    count, experts = int(chosen.shape[1]), int(up.shape[0])
-    inner, width = int(up.shape[1]), int(up.shape[2])
+    _check(op, "up", up.value, 3, FLOATS)
+    _check(op, "down", down.value, 3, FLOATS)
+    _check_same_dtype(op, x=x, up=up.value, down=down.value)
+    count = int(chosen.shape[1])
+    (experts, inner, width), other = ([int(size) for size in w.shape] for w in (up, down))
+    if other != [experts, width, inner]:
+        raise ValueError(f"{op}: up is {[experts, inner, width]}, but down is {other}")
     pairs = x.shape[0] * count
     on_cpu = x.device == DeviceRef.CPU()
     # The work space is an output so that the graph's memory planner owns it; a GPU needs only h.
@@ -455,7 +462,7 @@ def moe_experts(
     return ops.custom(
         op,
         device=x.device,
-        values=[x, chosen, weights, up, down],
+        values=[x, chosen, weights, up.value, down.value],
         out_types=[
             x.type,
             TensorType(x.dtype, [pairs, inner], x.device),

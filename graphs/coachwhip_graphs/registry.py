@@ -6,8 +6,11 @@ serves any checkpoint of its shape and no value is copied into it.
 
 from __future__ import annotations
 
+from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, Weight
 
+from .matrix import Matrix
+from .panels import SUFFIX, panels_shape
 from .weights import WeightSpec
 
 
@@ -37,10 +40,26 @@ class Registry:
             KeyError: The table has no such name.
         """
         name = self._prefix + name
+        entry = self._table[name]
+        return self._weight(name, entry.shape, entry.dtype)
+
+    def matrix(self, name: str) -> Matrix:
+        """Returns a weight that rows are multiplied by: on a CPU its panels, `name` + `SUFFIX`.
+
+        Raises:
+            KeyError: The table has no such name.
+        """
+        if self._device != DeviceRef.CPU():
+            value = self[name]
+            return Matrix(value, tuple(value.shape))
+        name = self._prefix + name
+        entry = self._table[name]
+        panels = panels_shape(entry.shape, entry.dtype.size_in_bytes)
+        return Matrix(self._weight(name + SUFFIX, panels, entry.dtype), entry.shape)
+
+    def _weight(self, name: str, shape: tuple[int, ...], dtype: DType) -> TensorValue:
         if name not in self._made:
-            entry = self._table[name]
-            weight = Weight(name, entry.dtype, entry.shape, DeviceRef.CPU())
-            value = TensorValue(weight)
+            value = TensorValue(Weight(name, dtype, shape, DeviceRef.CPU()))
             if self._device != DeviceRef.CPU():
                 value = value.to(self._device)
             self._made[name] = value

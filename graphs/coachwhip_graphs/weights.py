@@ -12,10 +12,19 @@ from .weight_shapes import WeightShape, head_weights, trunk_weights
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """Shape and dtype of one registry entry."""
+    """Shape and dtype of one weight.
+
+    Attributes:
+        shape: As `trunk_weights` has it.
+        dtype: Of its values.
+        matrix: Whether rows are multiplied by it, for which a CPU has it in panels.
+        plain: Whether a CPU has it as it is.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
+    matrix: bool = False
+    plain: bool = True
 
 
 def graph_weights(spec: ModelSpec, dtype: DType) -> dict[str, WeightSpec]:
@@ -35,6 +44,11 @@ def mtp_weights(spec: ModelSpec, dtype: DType) -> dict[str, WeightSpec]:
 
 def _typed(weights: dict[str, WeightShape], dtype: DType) -> dict[str, WeightSpec]:
     return {
-        name: WeightSpec(weight.shape, DType.float32 if weight.wide else dtype)
+        name: WeightSpec(
+            weight.shape,
+            DType.float32 if weight.wide else dtype,
+            weight.matrix,
+            weight.plain,
+        )
         for name, weight in weights.items()
     }

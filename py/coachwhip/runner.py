@@ -89,9 +89,11 @@ class Runner:
             config.runs_head,
         )
         warn = {} if on_warning is None else {"on_warning": on_warning}
-        # The graph reads mapped weights in place: they must live as long as it does.
-        self._weights = load_weights(path, spec, dtype, check_finite=config.check_finite, **warn)
         on_gpu = config.device == "gpu"
+        # The graph reads weights in place: they must live as long as it does.
+        self._weights = load_weights(
+            path, spec, dtype, panels=not on_gpu, check_finite=config.check_finite, **warn
+        )
         self._device = Accelerator() if on_gpu else CPU()
         self._in_place: dict[int, tuple[np.ndarray, Buffer]] = {}
         """By id, host arrays and the buffers over them: decode steps pass the same ones again."""

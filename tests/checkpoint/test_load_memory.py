@@ -39,7 +39,7 @@ def memory(key):
 
 spec = read_model(sys.argv[1]).spec
 before = memory("VmRSS")
-weights = load_weights(sys.argv[1], spec, DType[sys.argv[2]])
+weights = load_weights(sys.argv[1], spec, DType[sys.argv[2]], panels=sys.argv[3] == "panels")
 print(memory("VmHWM") - before, len(weights))
 """
 """Prints by how many bytes loading raised the peak of the resident memory."""
@@ -67,10 +67,10 @@ def write_holes(folder: Path, dtype: str, stacked: bool) -> int:
     return end
 
 
-def peak(folder: Path, dtype: str) -> int:
+def peak(folder: Path, dtype: str, form: str = "plain") -> int:
     """Returns the bytes by which loading in a fresh process raises its peak."""
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), dtype],
+        [sys.executable, "-c", PROGRAM, str(folder), dtype, form],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     grown, weights = map(int, run.stdout.split())
@@ -91,3 +91,15 @@ def test_peak_memory_is_one_copy(tmp_path, stored: str, stacked: bool, dtype: st
     assert EXPERT_BYTES > 400e6
     assert size * copies > EXPERT_BYTES
     assert 0.9 * size * copies < peak(tmp_path / "model", dtype) < 1.15 * size * copies
+
+
+@pytest.mark.parametrize(
+    "stored, stacked, copies, tensors",
+    [("BF16", False, 1.0, 1), ("F32", False, 0.5, 1), ("F32", True, 0.5, 2)],
+)
+def test_peak_memory_in_panels_is_one_copy_and_a_tensor_or_two(
+    tmp_path, stored: str, stacked: bool, copies: float, tensors: int
+):
+    size = write_holes(tmp_path / "model", stored, stacked) * copies
+    more = tensors * EXPERT_BYTES / 4
+    assert 0.9 * size < peak(tmp_path / "model", "bfloat16", "panels") < 1.15 * size + more

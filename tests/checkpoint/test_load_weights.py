@@ -13,11 +13,14 @@ from max.driver import Buffer
 from max.dtype import DType
 
 from coachwhip.checkpoint import load_weights, read_model
+from coachwhip.checkpoint.disk_form import wanted_weights
 from coachwhip.checkpoint.safetensors_files import SINGLE_FILE, SafetensorsFiles
+from coachwhip.config import weight_bytes
 from coachwhip.errors import MOST_LISTED, CheckpointError
 from coachwhip_graphs.weights import graph_weights
 from tests.checkpoint.registry import as_torch, expected_weights
 from tests.reference.checkpoints import DTYPES, random_tensors, save_shards, write_checkpoint
+from tests.reference.panels import panels
 from tests.reference.tiny_configs import TINY_CONFIGS
 
 DENSE = TINY_CONFIGS["nemotron_dense"]
@@ -58,6 +61,31 @@ def test_values_of_other_models(tmp_path, name: str):
     weights = load(tmp_path)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(as_torch(weights[n]), expected[n]) for n in weights)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["nemotron_dense", "nemotron_moe", "nemotron_latent_mtp", "mamba2_g1_tied"]
+)
+def test_matrices_in_panels(tmp_path, name: str, dtype: str):
+    stored = write_checkpoint(tmp_path, TINY_CONFIGS[name])
+    spec, values = read_model(tmp_path).spec, {}
+    weights = load(tmp_path, DType[dtype], panels=True)
+    expected = expected_weights(stored, wanted_weights(spec, DType[dtype]))
+    for weight, value in expected.items():
+        if value.ndim < 2 or "conv1d" in weight:
+            values[weight] = value
+            continue
+        if weight == "embeddings.weight":
+            values[weight] = value
+            if "lm_head.weight" in expected:
+                continue
+        held = value.contiguous().view(torch.uint16 if value.itemsize == 2 else value.dtype)
+        values[weight + ".panels"] = torch.from_numpy(panels(held.numpy())).view(value.dtype)
+    assert weights.keys() == values.keys()
+    assert all(torch.equal(as_torch(weights[n]), values[n]) for n in weights)
+    size = sum(value.numel() * value.itemsize for value in values.values())
+    assert weight_bytes(spec, dtype, "cpu") == size
 
 
 @pytest.mark.parametrize("prefix", ["model.", "language_model.backbone."])

@@ -24,6 +24,8 @@ from max.graph import (
 )
 
 from coachwhip_graphs import ops
+from coachwhip_graphs.matrix import Matrix
+from coachwhip_graphs.panels import panels_shape
 from coachwhip_graphs.pool_rows import load_rows, store_rows
 from coachwhip_graphs.sample import sample
 
@@ -154,6 +156,14 @@ class NormConfig:
         )
 
 
+def _weight(dtype: DType, shape: tuple[int | str, ...], device: DeviceRef) -> TensorType:
+    """Returns the type of a matrix of any or of one shape: on a CPU that of its panels."""
+    if device == DeviceRef.CPU():
+        known = all(isinstance(size, int) for size in shape)
+        shape = panels_shape(shape, dtype.size_in_bytes) if known else ("panels", "words", "lanes")
+    return TensorType(dtype, shape, device)
+
+
 @dataclass(frozen=True)
 class LinearConfig:
     """A graph of `linear` for a weight of any shape."""
@@ -168,11 +178,13 @@ class LinearConfig:
     def types(self, device: DeviceRef) -> list[Type]:
         return [
             TensorType(self.rows, ["tokens", "k"], device),
-            TensorType(self.rows, ["n", "k"], device),
+            _weight(self.rows, ("n", "k"), device),
+            TensorType(I32, ["n"], device),  # panels alone do not tell how many rows they hold
         ]
 
     def build(self, inputs: Sequence[Value]) -> TensorValue:
-        return ops.linear(*(v.tensor for v in inputs), out_dtype=self.out)
+        x, w, of_n = (v.tensor for v in inputs)
+        return ops.linear(x, Matrix(w, (*of_n.shape, x.shape[1])), out_dtype=self.out)
 
 
 @dataclass(frozen=True)
@@ -264,12 +276,18 @@ class ExpertsConfig:
             TensorType(self.rows, ["tokens", self.width], device),
             TensorType(I32, ["tokens", self.count], device),
             TensorType(F32, ["tokens", self.count], device),
-            TensorType(self.rows, [self.experts, self.inner, self.width], device),
-            TensorType(self.rows, [self.experts, self.width, self.inner], device),
+            *(_weight(self.rows, shape, device) for shape in self.shapes),
         ]
 
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Shapes of up and down."""
+        return [(self.experts, self.inner, self.width), (self.experts, self.width, self.inner)]
+
     def build(self, inputs: Sequence[Value]) -> TensorValue:
-        return ops.moe_experts(*(v.tensor for v in inputs))
+        *rows, up, down = (v.tensor for v in inputs)
+        weights = (Matrix(w, s) for w, s in zip((up, down), self.shapes, strict=True))
+        return ops.moe_experts(*rows, *weights)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from max.dtype import DType
 from max.graph import BufferType, DeviceRef, Graph, KernelLibrary, TensorType, Type
 
 from coachwhip.locate import kernels_dir
-from coachwhip_graphs import limits
+from coachwhip_graphs import limits, ops
+from coachwhip_graphs.matrix import Matrix
 from tests.kernels.op_graphs import (
     BF16,
     F16,
@@ -18,6 +19,7 @@ from tests.kernels.op_graphs import (
     Config,
     ConvConfig,
     CopyConfig,
+    ExpertsConfig,
     LinearConfig,
     LoadConfig,
     NormConfig,
@@ -32,6 +34,7 @@ CONV = ConvConfig(F32, d_conv=4, channels=32)
 SCAN = ScanConfig(F32, F32, nheads=4, ngroups=2, headdim=16, dstate=32)
 NORM = NormConfig(F32, groups=2, group_size=32)
 LINEAR = LinearConfig(F32, F32)
+EXPERTS = ExpertsConfig(F32, experts=10, count=3, inner=72, width=128)
 ATTENTION = AttentionConfig(F32, F32, head_dim=16)
 ROUTE = RouteConfig(experts=8, count=2, groups=2)
 COPY = CopyConfig(F32)
@@ -162,9 +165,22 @@ def test_limits_are_those_that_the_kernels_reserve_space_for() -> None:
 
 
 def test_widths_that_disagree_are_refused() -> None:
-    types = [TensorType(F32, ["tokens", 32], CPU), TensorType(F32, [8, 48], CPU)]
-    with pytest.raises(ValueError, match=r"^coachwhip\.linear: x has 32 columns, but w has 48$"):
-        build(LINEAR, types)
+    types = [TensorType(F32, ["tokens", 32], CPU), TensorType(F32, [1, 48, 64], CPU)]
+    with Graph("one_op", input_types=types, kernel_library=KernelLibrary()) as graph:
+        x, w = (v.tensor for v in graph.inputs)
+        with pytest.raises(
+            ValueError, match=r"^coachwhip\.linear: x has 32 columns, but w has 48$"
+        ):
+            ops.linear(x, Matrix(w, (8, 48)))
+
+
+def test_experts_that_disagree_are_refused() -> None:
+    shape = (10, 72, 128)
+    message = r"^coachwhip\.moe_experts: up is \[10, 72, 128\], but down is \[10, 72, 128\]$"
+    with Graph("one_op", input_types=EXPERTS.types(CPU), kernel_library=KernelLibrary()) as graph:
+        *rows, up, down = (v.tensor for v in graph.inputs)
+        with pytest.raises(ValueError, match=message):
+            ops.moe_experts(*rows, Matrix(up, shape), Matrix(down, shape))
 
 
 @pytest.mark.parametrize(("place", "name", "columns"), [(1, "real", 6), (2, "whole", 4)])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from max.engine import Model
 
+from coachwhip.checkpoint.to_panels import to_panels
 from tests.kernels.arrays import TOLERANCE, Typed, assert_same_bits, indices, run, typed
 from tests.kernels.op_graphs import BF16, EXPERTS, ROUTE, ExpertsConfig, RouteConfig
 from tests.kernels.properties import PROPERTY, SEEDS
@@ -121,6 +122,12 @@ def operands(config: ExpertsConfig, rows: int, skew: bool, seed: int) -> list[Ty
     ]
 
 
+def run_experts(model: Model, *arrays: Typed) -> Typed:
+    """Runs the op on rows, choices, weights, and the experts' matrices."""
+    *rows, up, down = arrays
+    return run(model, *rows, *(Typed(to_panels(w.stored), w.dtype) for w in (up, down)))
+
+
 @pytest.mark.parametrize("config", EXPERTS, **ids)
 def test_experts_match_reference(models: dict[str, Model], config: ExpertsConfig) -> None:
     # In bfloat16 the hidden rows are rounded too, so errors of 2^-8 add up over them.
@@ -130,7 +137,7 @@ def test_experts_match_reference(models: dict[str, Model], config: ExpertsConfig
     @given(rows=ROWS, skew=st.booleans(), seed=SEEDS)
     def holds(rows: int, skew: bool, seed: int) -> None:
         arrays = operands(config, rows, skew, seed)
-        got = run(models[config.name], *arrays)
+        got = run_experts(models[config.name], *arrays)
         x, chosen, weights, up, down = arrays
         want = moe.experts(x.values, chosen.stored, weights.values, up.values, down.values)
         top = max(1.0, np.abs(want).max(initial=0))
@@ -149,10 +156,11 @@ def test_bits_do_not_depend_on_the_rows_beside(
     @given(rows=ROWS, cut=st.integers(0, 130), skew=st.booleans(), seed=SEEDS)
     def holds(rows: int, cut: int, skew: bool, seed: int) -> None:
         x, chosen, weights, up, down = operands(config, rows, skew, seed)
-        together = run(model, x, chosen, weights, up, down)
+        together = run_experts(model, x, chosen, weights, up, down)
         cut = min(cut, rows)
         for first, end in ((0, cut), (cut, rows), (cut, min(cut + 1, rows))):
-            apart = run(model, *(a.rows(first, end) for a in (x, chosen, weights)), up, down)
+            some = (a.rows(first, end) for a in (x, chosen, weights))
+            apart = run_experts(model, *some, up, down)
             assert_same_bits(apart, together.rows(first, end), f"rows {first} to {end}")
 
     holds()
@@ -162,11 +170,12 @@ def test_experts_nobody_chose_are_not_read(models: dict[str, Model]) -> None:
     config = EXPERTS[0]
     x, chosen, weights, up, down = operands(config, 20, False, 3)
     chosen.stored[:] = [7, 2, 4]
-    clean = run(models[config.name], x, chosen, weights, up, down)
+    clean = run_experts(models[config.name], x, chosen, weights, up, down)
     for e in range(config.experts):
         if e not in (7, 2, 4):
             up.stored[e] = down.stored[e] = np.nan
-    assert_same_bits(run(models[config.name], x, chosen, weights, up, down), clean, "y")
+    again = run_experts(models[config.name], x, chosen, weights, up, down)
+    assert_same_bits(again, clean, "y")
 
 
 def test_an_expert_that_does_not_exist_is_refused(models: dict[str, Model]) -> None:
@@ -174,6 +183,14 @@ def test_an_expert_that_does_not_exist_is_refused(models: dict[str, Model]) -> N
     arrays = operands(config, 3, False, 4)
     arrays[1].stored[1, 2] = config.experts
     with pytest.raises(ValueError, match=r"coachwhip\.moe_experts: chosen\[5\] is 10"):
-        run(models[config.name], *arrays)
+        run_experts(models[config.name], *arrays)
     arrays[1].stored[1, 2] = 0
-    run(models[config.name], *arrays)
+    run_experts(models[config.name], *arrays)
+
+
+def test_panels_of_other_experts_are_refused(models: dict[str, Model]) -> None:
+    config = EXPERTS[0]
+    *rows, up, _ = operands(config, 3, False, 4)
+    panels = Typed(to_panels(up.stored), up.dtype)
+    with pytest.raises(ValueError, match="does not match expected type"):
+        run(models[config.name], *rows, panels, panels)

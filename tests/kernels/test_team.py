@@ -13,10 +13,10 @@ from max.driver import CPU
 from max.engine import InferenceSession, Model
 
 from coachwhip.locate import kernels_dir
-from coachwhip.team import MOST_MEMBERS, most_members, start_team
-from tests.kernels.arrays import assert_same_bits, run
+from coachwhip.team import MOST_MEMBERS, most_members, quota_files, start_team
+from tests.kernels.arrays import assert_same_bits
 from tests.kernels.op_graphs import LINEAR
-from tests.kernels.test_linear import operands
+from tests.kernels.test_linear import multiply, operands
 
 WITHOUT_MEMBERS = """
 import os, sys
@@ -27,15 +27,15 @@ from max.driver import CPU
 from max.engine import InferenceSession
 from coachwhip.locate import kernels_dir
 from coachwhip.team import start_team
-from tests.kernels.arrays import assert_close, run
+from tests.kernels.arrays import assert_close
 from tests.kernels.op_graphs import LINEAR, compiled
-from tests.kernels.test_linear import operands
+from tests.kernels.test_linear import multiply, operands
 session = InferenceSession(devices=[CPU()])
 if alone:
     assert start_team(session).members == 0
 config = LINEAR[0]
 x, w = operands(config, 5, 512, 1200, 3)  # enough for the runtime's own parallel loop
-y = run(compiled(session, kernels_dir(), [config])[config.name], x, w)
+y = multiply(compiled(session, kernels_dir(), [config])[config.name], x, w)
 assert_close(y, x.values @ w.values.T, "y")
 """
 
@@ -51,7 +51,7 @@ def test_members_take_part(models: dict[str, Model], session: InferenceSession) 
     x, w = operands(config, 1, 512, 600, 0)
     before = start_team(session)
     for _ in range(200):
-        run(models[config.name], x, w)
+        multiply(models[config.name], x, w)
     after = start_team(session)
     assert after.members == min(most_members(), len(os.sched_getaffinity(0)) - 1)
     if after.members:
@@ -63,12 +63,12 @@ def test_several_callers_at_a_time(models: dict[str, Model]) -> None:
     jobs = []
     for seed, config in enumerate(LINEAR * 2):
         x, w = operands(config, 1 + seed, 512, 600, seed)
-        jobs.append((models[config.name], x, w, run(models[config.name], x, w)))
+        jobs.append((models[config.name], x, w, multiply(models[config.name], x, w)))
 
     def again(job: tuple) -> None:
         model, x, w, expected = job
         for _ in range(150):
-            assert_same_bits(run(model, x, w), expected, "y")
+            assert_same_bits(multiply(model, x, w), expected, "y")
 
     with ThreadPoolExecutor(len(jobs)) as pool:
         list(pool.map(again, jobs))
@@ -78,13 +78,13 @@ def test_pauses_between_ops(models: dict[str, Model], session: InferenceSession)
     """Members leave after a while without work, at any moment of the next op, and come again."""
     config = LINEAR[0]
     x, w = operands(config, 2, 512, 600, 1)
-    expected = run(models[config.name], x, w)
+    expected = multiply(models[config.name], x, w)
     rng = np.random.default_rng(0)
     for pause_us in rng.uniform(150, 260, 400):
         end = perf_counter_ns() + pause_us * 1e3
         while perf_counter_ns() < end:
             pass
-        assert_same_bits(run(models[config.name], x, w), expected, "y")
+        assert_same_bits(multiply(models[config.name], x, w), expected, "y")
     test_members_take_part(models, session)
 
 
@@ -128,3 +128,35 @@ def test_members_within_the_quota_of_a_container(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert most_members((tmp_path / "cpu.max", tmp_path / "cpu.cfs_quota_us")) == members
+
+
+@pytest.mark.parametrize(
+    ("own", "folder", "name"),
+    [
+        ("0::/system.slice/engine.service\n", "system.slice/engine.service", "cpu.max"),
+        ("0::/system.slice/engine.service\n", "system.slice", "cpu.max"),
+        ("3:cpu,cpuacct:/a/b\n2:cpuset:/c\n", "cpu/a/b", "cpu.cfs_quota_us"),
+    ],
+)
+def test_members_within_the_quota_of_a_service(
+    tmp_path: Path, own: str, folder: str, name: str
+) -> None:
+    """A quota of the process's own cgroup, or of one above it, counts beside the root's."""
+    (tmp_path / "own").write_text(own)
+    (tmp_path / "cpu.max").write_text("800000 100000\n")
+    files = quota_files(tmp_path, tmp_path / "own")
+    assert most_members(files) == 7
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "cpu.cfs_period_us").write_text("100000\n")
+    text = "300000 100000\n" if name == "cpu.max" else "300000\n"
+    (tmp_path / folder / name).write_text(text)
+    assert most_members(files) == 2
+
+
+@pytest.mark.parametrize("own", ["", "what\n", "0::/\n", "0::/../../other\n"])
+def test_cgroups_that_are_not_seen(tmp_path: Path, own: str) -> None:
+    """Only the root is looked at, as in a container."""
+    (tmp_path / "own").write_text(own)
+    root = quota_files(tmp_path, tmp_path / "missing")
+    assert quota_files(tmp_path, tmp_path / "own") == root
+    assert root == [tmp_path / "cpu.max", tmp_path / "cpu" / "cpu.cfs_quota_us"]

@@ -10,6 +10,7 @@ import numpy as np
 from max.driver import Buffer
 from max.dtype import DType
 
+from coachwhip_graphs.panels import SUFFIX
 from coachwhip_graphs.spec import ModelSpec
 from coachwhip_graphs.weights import WeightSpec
 
@@ -22,6 +23,7 @@ from .model_description import checkpoint_folder, stores_conv_bias
 from .names import canonical_name
 from .safetensors_files import SafetensorsFiles
 from .safetensors_header import StoredTensor
+from .to_panels import to_panels
 
 _log = logging.getLogger(__name__)
 
@@ -32,23 +34,27 @@ def load_weights(
     dtype: DType,
     *,
     mtp: bool = True,
+    panels: bool = False,
     check_finite: bool = True,
     on_warning: Callable[[str], None] = _log.warning,
 ) -> dict[str, np.ndarray | Buffer]:
     """Loads the weights that `graph_weights` and `mtp_weights` list, under the same names.
 
-    What is stored in the dtype it is asked for stays memory-mapped and is not copied, unless it
-    lies at an odd address. Everything else is converted one tensor at a time:
+    With `panels`, matrices that rows are multiplied by are laid out anew, under their names with
+    `panels.SUFFIX`. What else is stored in the dtype it is asked for stays memory-mapped and is not
+    copied, unless it lies at an odd address. Everything else is converted one tensor at a time:
     `mixer.A = -exp(A_log)` in float32, convolution taps transposed to `[d_conv, conv_dim]`
     float32, a bias of zeros when the config says `use_conv_bias: false`. Experts that are stored
     one by one are copied into one stack. The file's pages of all that is copied are given back at
-    once, so that loading needs the memory of one copy of the weights and of one tensor.
+    once, so that loading needs the memory of one copy of the weights and of one tensor; of two with
+    `panels`, where one is converted or stacked first.
 
     Args:
         path: The checkpoint's folder.
         spec: The model, from `read_model`.
         dtype: Model dtype: float32, bfloat16 or float16.
         mtp: Load the multi-token-prediction head too, when the model has one.
+        panels: Lay matrices out in panels, as graphs of a CPU want them (float32, bfloat16).
         check_finite: Count NaN and infinite values and report them. The check reads every page
             once: 0.06 s per GB on one core when the files are cached, else the disk's speed.
         on_warning: Called with one line about each tensor with such values, and about stored
@@ -82,7 +88,13 @@ def load_weights(
             values = np.zeros(weight.shape, np.float32)
         else:
             values = loader.load(name, inventory.sources[name], weight)
-        registry[name] = _registry_value(values, weight)
+        if not panels or weight.plain:
+            registry[name] = _registry_value(values, weight)
+        if panels and weight.matrix:
+            registry[name + SUFFIX] = _registry_value(to_panels(values), weight)
+            if not weight.plain:
+                loader.release(inventory.sources[name])
+        del values  # one that was converted goes before the next one comes
     return registry
 
 
@@ -107,6 +119,11 @@ class _Loader:
         if not np.may_share_memory(values, self._files.values(stored)):
             self._files.release(stored)
         return values
+
+    def release(self, parts: tuple[StoredTensor, ...]) -> None:
+        """Gives back the pages of tensors of which nothing is used any more."""
+        for part in parts:
+            self._files.release(part.name)
 
     def _stack(self, parts: tuple[StoredTensor, ...], weight: WeightSpec) -> np.ndarray:
         """Copies tensors into one array, [parts, ...], with one of them at a time in memory."""
@@ -156,5 +173,5 @@ class _Loader:
 
 def _registry_value(values: np.ndarray, weight: WeightSpec) -> np.ndarray | Buffer:
     if weight.dtype == DType.bfloat16:
-        return Buffer.from_numpy(values).view(DType.bfloat16, weight.shape)
+        return Buffer.from_numpy(values).view(DType.bfloat16, values.shape)
     return values
