@@ -88,8 +88,8 @@ class PlanReport:
             return
         name = config.speculation.model
         draft = read(name)
-        own = draft_model_config(name, draft, self.model, self.options, self.found, self.machine)
-        weights = weight_bytes(draft.spec, own.dtype)
+        own = draft_model_config(name, draft, self.options, self.found, self.machine)
+        weights = weight_bytes(draft.spec, own.dtype, own.device)
         self.draft_model = DraftModelPlan(name, own, *home_bytes(draft.spec, own), weights)
 
     @property

@@ -20,6 +20,7 @@ from tests.reference.tiny_configs import TINY_CONFIGS
 MIB = 1 << 20
 TWO = ("--spec-tokens", "2", "--max-model-len", "2048")
 NANO = "Nemotron-3-Nano-30B-A3B"
+MEMORY = "coachwhip.config.machine.memory_bytes"
 
 
 @pytest.fixture
@@ -99,8 +100,9 @@ def test_published_models_by_their_config_alone(plan, folder, name, ssm_mib):
 
 
 @pytest.mark.parametrize("name", [*TINY_CONFIGS, *PUBLISHED])
-def test_the_plan_is_what_an_engine_resolves(plan, folder, name):
+def test_the_plan_is_what_an_engine_resolves(plan, folder, monkeypatch, name):
     """Slots and pages are counted for the very `EngineConfig` that an engine allocates by."""
+    monkeypatch.setattr(MEMORY, lambda: 4 << 40)
     code, out, err = plan(folder(name), "--max-num-seqs", "3", "--max-model-len", "640", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -244,6 +246,36 @@ def test_a_draft_model_without_room_is_a_conflict(plan, folder):
     code, out, err = plan(model, *flags, "--cache-memory", "1MiB", *few)
     assert code == 1 and 'cache_memory is "1.00 MiB"' in err and "give 3MiB" in err
     assert "and a quarter of it for the draft model" in err
+
+
+def test_all_of_a_draft_model_has_to_fit_beside_the_model(plan, folder, monkeypatch):
+    model, draft = folder("nemotron_dense"), folder("nemotron_moe")
+    flags = ("--spec-model", draft, "--spec-method", "draft_model", *TWO, "--max-num-seqs", "2")
+    flags = (model, *flags, "--cache-memory", 12 << 20, "--json")
+    found = json.loads(plan(*flags)[1])
+    mine = found["draft_model"]
+    rest = found["model"]["weights_bytes"] + found["config"]["pool_bytes"] + mine["weights_bytes"]
+    for left in (mine["pool_bytes"] - 1, 2 << 20):
+        monkeypatch.setattr(MEMORY, lambda left=left: rest + left)
+        code, out, err = plan(*flags)
+        assert code == 0, err
+        assert 0 < json.loads(out)["draft_model"]["pool_bytes"] <= left
+    monkeypatch.setattr(MEMORY, lambda: rest + 1000)
+    code, out, err = plan(*flags)
+    assert code == 1 and "has 1,000 bytes, what all weights and the model's own slots" in err
+
+
+def test_a_draft_model_may_have_another_dtype(plan, folder, tmp_path, monkeypatch):
+    model = write_config(
+        tmp_path / "model", TINY_CONFIGS["nemotron_dense"] | {"torch_dtype": "bfloat16"}
+    )
+    flags = ("--spec-model", folder("nemotron_moe"), "--spec-method", "draft_model", *TWO)
+    flags = (model, *flags, "--num-state-slots", 6, "--num-kv-pages", 256, "--json")
+    found = json.loads(plan(*flags)[1])
+    rest = found["model"]["weights_bytes"] + found["config"]["pool_bytes"]
+    monkeypatch.setattr(MEMORY, lambda: rest + found["draft_model"]["weights_bytes"] + 1000)
+    code, _, err = plan(*flags)
+    assert code == 1 and "a quarter of the 1,000 bytes left of this machine's memory" in err
 
 
 def test_on_a_gpu_a_draft_model_has_a_part_of_its_memory(plan, folder):

@@ -54,8 +54,9 @@ def test_with_enough_memory_all_get_what_helps_them():
     assert config_of("attention only", max_num_seqs=5).num_state_slots == 0
 
 
-def test_by_default_each_takes_at_most_a_quarter_of_the_machine():
-    machine = Machine(64 << 20, 1)
+def test_by_default_each_takes_at_most_a_quarter_of_what_weights_leave():
+    weights = examine(KINDS["hybrid"], "float32", EngineOptions(), CPU).row_bytes.weights
+    machine = Machine((64 << 20) + weights, 1)
     config = config_of("hybrid", machine, max_num_seqs=64)
     slots, pages = bytes_of("hybrid", config)
     for size in (slots, pages):
@@ -65,11 +66,13 @@ def test_by_default_each_takes_at_most_a_quarter_of_the_machine():
     most = int(str(error).partition("give max_num_seqs = ")[2].partition(",")[0])
     assert config_of("hybrid", machine, max_num_seqs=most).num_state_slots == most
     assert refused("hybrid", machine, max_num_seqs=most + 1).code == "memory"
-    error = refused("hybrid", Machine(1 << 20, 1))
+    error = refused("hybrid", Machine((1 << 20) + weights, 1))
     assert error.field == "max_model_len"
     length = int(str(error).partition("give max_model_len = ")[2].partition(",")[0])
     tiny = {"max_num_seqs": 1, "kv_cache_page_size": 8}
-    assert config_of("hybrid", Machine(1 << 20, 1), max_model_len=length, **tiny).num_kv_pages
+    assert config_of(
+        "hybrid", Machine((1 << 20) + weights, 1), max_model_len=length, **tiny
+    ).num_kv_pages
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,8 +135,20 @@ def test_on_a_gpu_weights_slots_and_pages_take_nine_tenths():
     large = replace(small, memory_bytes=128 << 30)
     config = resolve(SPECS["Nemotron-3-Nano-30B-A3B"], "bfloat16", on_cpu, large)
     assert config.device == "cpu" and not config.warnings
-    (line,) = resolve(SPECS["Nemotron-3-Super-120B-A12B"], "bfloat16", on_cpu, small).warnings
-    assert "weights take 230 GiB" in line
+
+
+def test_weights_have_to_fit_the_machine():
+    options = EngineOptions(device="cpu", max_num_seqs=2, max_model_len=32768)
+    machine = Machine(64 << 30, 16)
+    spec = SPECS["Nemotron-3-Super-120B-A12B"]
+    (error,) = examine(spec, "bfloat16", options, machine).conflicts
+    assert (error.code, error.field) == ("weights", "model")
+    assert "they take 230 GiB of the 64.0 GiB of this machine; use a smaller model" in str(error)
+    (error,) = examine(spec, "bfloat16", replace(options, cache_memory=1 << 30), machine).conflicts
+    assert (error.code, error.field) == ("weights", "model")
+    nano = SPECS["Nemotron-3-Nano-30B-A3B"]  # 58.8 GiB of weights
+    (line,) = resolve(nano, "bfloat16", replace(options, num_state_slots=100), machine).warnings
+    assert "weights take 58.8 GiB" in line and "give cache_memory = " in line
 
 
 def test_a_gpu_whose_memory_is_not_known_needs_a_number():

@@ -11,7 +11,7 @@ from .options import EngineOptions
 from .quantity import shown_bytes
 
 CACHE_SHARE = 0.25
-"""Share of a machine's memory that each of slots and pages may take on a CPU."""
+"""Share of the memory that weights leave, which each of slots and pages may take on a CPU."""
 GPU_SHARE = 0.9
 """Share of a GPU's memory that weights, slots and pages may take together."""
 DRAFT_MODEL_SHARE = 0.25
@@ -83,34 +83,35 @@ def _room(
         return _unmeasured(wanted, gpu.name, log)
     owner = "this machine" if gpu is None else gpu.name
     told = f"the {shown_bytes(memory)} of {owner}"
-    if wanted is not None:
-        # Weights are mapped files on a CPU, which the system drops and reads again as it needs to.
-        left = memory if gpu is None else max(0, memory - weights)
-        size = wanted if isinstance(wanted, int) else int(wanted * memory)
-        if size > left:
-            raise ConfigError(
-                _NAME,
-                _NAME,
-                shown_bytes(size) if isinstance(wanted, int) else wanted,
-                f"at most {shown_bytes(left)} of {told}"
-                + ("" if gpu is None else f", where weights take {shown_bytes(weights)}"),
-                "give less",
-            )
-        return _given(size, log)
-    if gpu is None:
-        each = int(memory * CACHE_SHARE)
-        reason = f"a quarter of {told} for slots, and a quarter for pages"
-        log.add("cache_memory_default", _NAME, 2 * each, reason)
-        return Room(2 * each, each, f"a quarter of {told}", memory, counts_given=False)
-    size = int(memory * GPU_SHARE) - weights
+    share = 1.0 if gpu is None or wanted is not None else GPU_SHARE
+    size = int(memory * share) - weights
     if size <= 0:
         raise ConfigError(
             "weights",
             "model",
             MISSING if options.model is None else options.model,
             f"a model whose weights fit: they take {shown_bytes(weights)} of {told}",
-            "use a smaller model or a larger GPU, or give device = cpu",
+            "use a smaller model, one of a shorter dtype, or a larger machine"
+            if gpu is None
+            else "use a smaller model or a larger GPU, or give device = cpu",
         )
+    if wanted is not None:
+        given = wanted if isinstance(wanted, int) else int(wanted * memory)
+        if given > size:
+            raise ConfigError(
+                _NAME,
+                _NAME,
+                shown_bytes(given) if isinstance(wanted, int) else wanted,
+                f"at most {shown_bytes(size)} of {told}, where weights take {shown_bytes(weights)}",
+                "give less",
+            )
+        return _given(given, log)
+    if gpu is None:
+        each = int(size * CACHE_SHARE)
+        part = f"a quarter of what weights ({shown_bytes(weights)}) leave of {told}"
+        reason = f"{part} for slots, and as much for pages"
+        log.add("cache_memory_default", _NAME, 2 * each, reason)
+        return Room(2 * each, each, part, size, counts_given=False)
     reason = f"nine tenths of {told}, less the weights' {shown_bytes(weights)}"
     log.add("cache_memory_default", _NAME, size, reason)
     return Room(size, size, f"{shown_bytes(size)} ({reason})", size)

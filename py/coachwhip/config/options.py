@@ -111,8 +111,8 @@ class EngineOptions:
     and with prefix caching checkpoints as far as memory allows."""
     cache_memory: Memory = None
     """Memory for slots and pages together: bytes such as 8GiB, or a share of the machine's memory
-    (of the GPU's on a GPU) from 0 to 1. Unset is at most a quarter for each of the two on a CPU,
-    and nine tenths less the weights on a GPU."""
+    (of the GPU's on a GPU) from 0 to 1. Unset is at most a quarter of what the weights leave for
+    each of the two on a CPU, and nine tenths less the weights on a GPU."""
     scheduling_policy: Policy = "fcfs"
     """fcfs, or priority: lower priorities first, preempting others where they must."""
     step_loop: StepLoop = "auto"

@@ -102,7 +102,7 @@ def examine(
         speculation = _speculation(spec, options, length, log)
     with conflicts.of_one_rule():
         _check_audit(options, (dtype, ssm, kv))
-    row_bytes = _row_bytes(spec, options.kv_cache_page_size, (dtype, ssm, kv), speculation)
+    row_bytes = _row_bytes(spec, options.kv_cache_page_size, (dtype, ssm, kv), device, speculation)
     slots, pages, room = 0, 0, None
     with conflicts.of_one_rule():
         drafts = speculation is not None and speculation.method == "draft_model"
@@ -282,12 +282,16 @@ def _check_audit(options: EngineOptions, dtypes: tuple[str, str, str]) -> None:
 
 
 def _row_bytes(
-    spec: ModelSpec, page_size: int, dtypes: tuple[str, str, str], speculation: Speculation | None
+    spec: ModelSpec,
+    page_size: int,
+    dtypes: tuple[str, str, str],
+    device: str,
+    speculation: Speculation | None,
 ) -> RowBytes:
     dtype, ssm, kv = dtypes
     head = speculation is not None and speculation.method == "mtp"
     slot, page = slot_parts(spec, dtype, ssm, head), page_bytes(spec, page_size, kv, head)
-    return RowBytes(slot, page, weight_bytes(spec, dtype))
+    return RowBytes(slot, page, weight_bytes(spec, dtype, device))
 
 
 def _check_memory(
@@ -298,15 +302,14 @@ def _check_memory(
     left = machine.memory_bytes - row_bytes.weights
     if device == "gpu" or pools <= left:
         return
-    megabytes = left >> 20
-    fix = f"give cache_memory = {megabytes}MiB or less" if megabytes > 0 else "use a smaller model"
     log.warn(
         "memory_exceeded",
         "cache_memory",
         pools,
         f"weights take {shown_bytes(row_bytes.weights)}, slots and pages up to "
         f"{shown_bytes(pools)}: more than the {shown_bytes(machine.memory_bytes)} of this machine, "
-        f"so that weights are read from disk again and again; {fix}",
+        f"and the system may end a process that uses all of it; give cache_memory = "
+        f"{left >> 20}MiB or less",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from coachwhip_graphs.panels import panels_shape
 from coachwhip_graphs.spec import LayerKind, ModelSpec
 from coachwhip_graphs.weight_shapes import model_weights
 
@@ -63,9 +64,21 @@ def page_bytes(spec: ModelSpec, page_size: int, kv_dtype: str, head: bool) -> in
     return layers * 2 * spec.attention.kv_dim * page_size * DTYPE_BYTES[kv_dtype]
 
 
-def weight_bytes(spec: ModelSpec, dtype: str) -> int:
-    """Returns the bytes of all weights as graphs hold them, those of a draft head among them."""
-    return sum(
-        prod(weight.shape) * (4 if weight.wide else DTYPE_BYTES[dtype])
-        for weight in model_weights(spec).values()
-    )
+def weight_bytes(spec: ModelSpec, dtype: str, device: str) -> int:
+    """Returns the bytes of all weights as graphs hold them, those of a draft head among them.
+
+    On a CPU matrices are in panels, filled up to 64 rows; tied embeddings are there in both forms.
+
+    Args:
+        spec: The model.
+        dtype: Of weights and activations.
+        device: "cpu" or "gpu".
+    """
+    total = 0
+    for weight in model_weights(spec).values():
+        size = 4 if weight.wide else DTYPE_BYTES[dtype]
+        if device == "gpu" or weight.plain:
+            total += prod(weight.shape) * size
+        if device != "gpu" and weight.matrix:
+            total += prod(panels_shape(weight.shape, size)) * size
+    return total

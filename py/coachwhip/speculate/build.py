@@ -48,7 +48,7 @@ class DraftModelSource:
     ) -> None:
         self.model = draft = read_draft_model(name, resolve_model)
         _check_vocabulary(name, model, draft)
-        self.config = draft_model_config(name, draft, model, options, found, machine)
+        self.config = draft_model_config(name, draft, options, found, machine)
 
 
 def make_drafter(

@@ -40,7 +40,6 @@ class DraftRoom:
 def draft_model_config(
     name: str,
     draft: ModelDescription,
-    model: ModelDescription,
     options: EngineOptions,
     found: Resolution,
     machine: Machine,
@@ -54,7 +53,6 @@ def draft_model_config(
     Args:
         name: The draft model as the user named it.
         draft: The draft model.
-        model: The model it drafts for.
         options: What the user set.
         found: What became of that for the model.
         machine: What both have to fit.
@@ -79,12 +77,9 @@ def draft_model_config(
     )
     gpu = None if machine.gpu is None else Gpu(machine.gpu.name, _ENOUGH)
     roomy = Machine(_ENOUGH, machine.cores, gpu)
-    return with_draft_pools(
-        resolve(draft.spec, draft.dtype, own, roomy),
-        name,
-        draft,
-        draft_room(found, machine, model, draft),
-    )
+    resolved = resolve(draft.spec, draft.dtype, own, roomy)
+    weights = weight_bytes(draft.spec, resolved.dtype, resolved.device)
+    return with_draft_pools(resolved, name, draft, draft_room(found, machine, weights))
 
 
 def with_draft_pools(
@@ -140,35 +135,35 @@ def with_draft_pools(
     return replace(config, num_state_slots=slots, num_kv_pages=pages, warnings=warnings)
 
 
-def draft_room(
-    found: Resolution, machine: Machine, model: ModelDescription, draft: ModelDescription
-) -> DraftRoom:
+def draft_room(found: Resolution, machine: Machine, draft_weights: int) -> DraftRoom:
     """Returns the memory for a draft model's slots and pages.
 
     That is what was set aside of `cache_memory` or of a GPU's memory, where also its weights are.
     Else slots and pages may each take a quarter of the machine's memory that the weights of both
-    models and the model's own slots and pages leave.
+    models and the model's own slots and pages leave. On a CPU they never take more than those do.
 
     Args:
         found: What became of the model's options.
         machine: The machine.
-        model: The model.
-        draft: The draft model.
+        draft_weights: Bytes of the draft model's weights.
     """
     kept = found.room.draft_model
-    if kept is None:
-        slot, page = home_bytes(model.spec, found.config)
-        pools = found.config.num_state_slots * slot + found.config.num_kv_pages * page
-        left = machine.memory_bytes - pools - _stored_bytes(model) - _stored_bytes(draft)
-        each = int(max(0, left) * CACHE_SHARE)
-        told = f"for either a quarter of the {max(0, left):,} bytes left of this machine's memory"
-        return DraftRoom(2 * each, each, told)
-    told = f"{kept:,} bytes, a quarter of the memory for slots and pages"
     if found.config.device == "gpu":
-        weights = weight_bytes(draft.spec, found.config.dtype)
-        told += f", of which its weights take {weights:,}"
-        kept = max(0, kept - weights)
-    return DraftRoom(kept, kept, told)
+        told = f"{kept:,} bytes, a quarter of the memory for slots and pages"
+        told += f", of which its weights take {draft_weights:,}"
+        kept = max(0, kept - draft_weights)
+        return DraftRoom(kept, kept, told)
+    rows, config = found.row_bytes, found.config
+    pools = config.num_state_slots * rows.slot.total + config.num_kv_pages * rows.page
+    left = max(0, machine.memory_bytes - pools - rows.weights - draft_weights)
+    if kept is None:
+        each = int(left * CACHE_SHARE)
+        told = f"for either a quarter of the {left:,} bytes left of this machine's memory"
+        return DraftRoom(2 * each, each, told)
+    if left < kept:
+        told = f"{left:,} bytes, what all weights and the model's own slots and pages leave"
+        return DraftRoom(left, left, f"{told} of this machine's memory")
+    return DraftRoom(kept, kept, f"{kept:,} bytes, a quarter of the memory for slots and pages")
 
 
 def home_bytes(spec: ModelSpec, config: EngineConfig) -> tuple[int, int]:
@@ -176,9 +171,3 @@ def home_bytes(spec: ModelSpec, config: EngineConfig) -> tuple[int, int]:
     head = config.runs_head
     slot = slot_parts(spec, config.dtype, config.mamba_ssm_cache_dtype, head).total
     return slot, page_bytes(spec, config.kv_cache_page_size, config.kv_cache_dtype, head)
-
-
-def _stored_bytes(model: ModelDescription) -> int:
-    """Returns the size of a model's weight files, or what they would have where they are not."""
-    stored = sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
-    return stored or weight_bytes(model.spec, model.dtype)
