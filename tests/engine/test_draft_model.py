@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 
 from coachwhip import CheckpointError, ConfigError, EngineError, SamplingParams
 from coachwhip.checkpoint import read_model
-from coachwhip.config import EngineOptions, Machine, examine
+from coachwhip.config import EngineOptions, Machine, examine, weight_bytes
 from coachwhip.engine import Engine
 from coachwhip.speculate import draft_model
 from coachwhip.speculate.build import DraftModelSource
@@ -623,7 +623,7 @@ def test_slots_and_pages_of_a_draft_model(folder):
 
     def with_memory(free: int, name: str) -> DraftModelSource:
         described = [read_model(folder(n)) for n in ("nemotron_dense", name)]
-        weights = sum((m.path / "model.safetensors").stat().st_size for m in described)
+        weights = sum(weight_bytes(m.spec, "float32", "cpu") for m in described)
         target = 5 * slot_of(described[0]) + 7 * page_of(described[0])
         memory = free + weights + target
         return source(model, folder(name), memory, num_state_slots=5, num_kv_pages=7, **options)
