@@ -1,1 +1,1 @@
-"""State-space and attention kernels of coachwhip: math files, then one registration file."""
+"""State-space and attention kernels of coachwhip: math files, and files that register their ops."""
